@@ -1,0 +1,7 @@
+from __future__ import annotations
+
+from components import plugins
+
+
+class Config(plugins.Config):
+    """Nothing to set."""

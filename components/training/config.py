@@ -1,0 +1,79 @@
+"""Settings of the model and of pre-training; light, so that reading a run does not import torch."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from components.plugins import Config
+
+
+class Model(Config):
+    """A Llama: the shape, not the weights. Defaults have about one million parameters."""
+
+    hidden_size: int = Field(default=128, ge=8)
+    """Width of the residual stream."""
+
+    num_layers: int = Field(default=4, ge=1)
+    """Transformer blocks."""
+
+    num_heads: int = Field(default=2, ge=1)
+    """Attention heads; must divide `hidden_size`."""
+
+    num_kv_heads: int | None = Field(default=None, ge=1)
+    """Heads of keys and values (grouped-query attention); None means as many as `num_heads`."""
+
+    intermediate_size: int = Field(default=320, ge=8)
+    """Width of the feed-forward block."""
+
+    context_length: int = Field(default=256, ge=16)
+    """Tokens in one training sequence, and the longest position the model knows."""
+
+    tie_embeddings: bool = True
+    """Share the input embedding with the output layer."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Model:
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} is not a multiple of num_heads={self.num_heads}; "
+                "change one of them"
+            )
+        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}"
+            )
+        return self
+
+
+class Training(Config):
+    """Pre-training: how long, how fast, how often saved."""
+
+    steps: int = Field(default=1200, ge=1)
+    """Optimizer steps."""
+
+    batch_size: int = Field(default=8, ge=1)
+    """Sequences in one step over all ranks."""
+
+    learning_rate: float = Field(default=6e-3, gt=0)
+    """Peak of the schedule: linear warm-up, then cosine down to a tenth."""
+
+    warmup_share: float = Field(default=0.05, ge=0, lt=1)
+    """Share of the steps that warm up."""
+
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Decay of weight matrices."""
+
+    gradient_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient over all parameters."""
+
+    precision: str = Field(default="bf16", pattern="^(bf16|fp32)$")
+    """Number format of weights and activations; the optimizer keeps fp32 masters."""
+
+    checkpoint_every: int = Field(default=400, ge=1)
+    """Steps between checkpoints; the last step is always saved."""
+
+    evaluate_every: int = Field(default=200, ge=1)
+    """Steps between evaluations on held-out tokens."""
+
+    held_out_sequences: int = Field(default=64, ge=1)
+    """Sequences of the fixed held-out batch."""
