@@ -242,7 +242,7 @@ def _put(tree: dict[str, Any], parts: list[str], value: Any, key: str) -> None:
 
 
 def _with_default_kinds(what: dict[str, Any]) -> dict[str, Any]:
-    """`data.source.x=1` without a kind means the default source; a gate named alone joins the default ones."""
+    """`data.source.x=1` without a kind means the default source; a gate named alone joins the defaults."""
     defaults = Run().model_dump(mode="json")
     source = what.get("data", {}).get("source")
     if isinstance(source, dict) and "kind" not in source:

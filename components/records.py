@@ -207,7 +207,7 @@ def open_stage(
     price_per_device_hour: float,
     currency: str = "USD",
 ) -> Iterator[Stage]:
-    """Run a stage once: finished on the same settings and inputs it is not run again; ended it leaves a record.
+    """Run a stage once: finished on the same settings and inputs it is not rerun; ended it leaves a record.
 
     An exception leaves a record too (`refused` when a gate said no, else `failed`) and goes on to the caller.
     """
