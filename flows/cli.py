@@ -1,0 +1,243 @@
+"""The one entry point: `stanchion run | list | check | assess | case`.
+
+Nothing heavy is imported before a verb needs it, so `--help` is instant. The process that runs a flow owns
+everything it starts: when it ends, for whatever reason, nothing is left running.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from components import quiet
+from components.errors import ConfigError, GateRefused, StanchionError
+
+if TYPE_CHECKING:
+    from components.config import Profile, Run
+    from components.records import Record
+
+app = App(
+    name="stanchion",
+    help="A reference platform for distributed machine learning: raw text to a served, scored model.",
+    version_flags=["--version"],
+    help_flags=["--help", "-h"],
+)
+
+Where = Annotated[
+    str, Parameter(name="--profile", help="Where it runs: a name under infra/profiles/, or a YAML file.")
+]
+Set = Annotated[
+    list[str] | None,
+    Parameter(name="--set", help="Change a setting: training.steps=50, profile.processes=4.", negative=()),
+]
+DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would run, and stop.", negative=())]
+
+
+@app.command
+def run(flow: str, /, *, profile: Where = "laptop", set: Set = None, dry_run: DryRun = False) -> int:
+    """Run a flow; run again, it continues where it stopped and repeats no finished stage.
+
+    Parameters
+    ----------
+    flow
+        Its name: `stanchion list` shows them.
+    """
+    from components.config import configure, run_folder
+
+    call = _flow(flow)
+    what, where = configure(profile, set)
+    if dry_run:
+        return _show_plan(flow, what, where)
+    started = time.monotonic()
+    record: Record = _in_prefect(call, what, where)
+    folder = run_folder(what, where)
+    print(f"\n{flow} {record.status} in {time.monotonic() - started:.0f} s")
+    print(f"  run      {folder.url}")
+    print(f"  record   {folder.path('records', record.stage + '.json')}")
+    for artifact in record.outputs:
+        print(f"  {artifact.name:<8} {artifact.url}")
+    print(f"next: {_next_command(flow)}")
+    return 0
+
+
+@app.command(name="list")
+def list_(*, profile: Where = "laptop") -> int:
+    """List flows, case studies, profiles, plug-ins, and the runs that are there."""
+    from components import plugins
+    from components.config import Profile, profile_names
+
+    print(_columns("flows", _flow_names()))
+    print(_columns("case studies", plugins.names("case_studies")))
+    print(_columns("profiles", profile_names()))
+    for folder in ("data.sources", "parallelism", "gates", "alignment.rewards", "launchers"):
+        print(_columns(folder.rpartition(".")[2], plugins.names(f"components.{folder}")))
+    print(_columns("criteria", plugins.names("maturity.criteria")))
+    print(_columns("runs", _runs(Profile.model_validate(profile).storage.root)))
+    return 0
+
+
+@app.command
+def check(path: str, /) -> int:
+    """Verify a data set, checkpoint, release or whole run against its digests and gates.
+
+    Parameters
+    ----------
+    path
+        Its folder or URL.
+    """
+    from components.verification import verify
+
+    refused = 0
+    for subject, verdicts in verify(path):
+        for verdict in verdicts:
+            refused += not verdict.passed
+            print(f"{'pass' if verdict.passed else 'FAIL'}  {subject}  {verdict.gate}: {verdict.reason}")
+    return 1 if refused else 0
+
+
+@app.command
+def assess(*, profile: Where = "laptop", set: Set = None) -> int:
+    """Score what the records of a run prove, against the maturity model."""
+    from components import storage
+    from components.config import configure, run_folder
+
+    what, where = configure(profile, set)
+    _in_prefect(_flow("assess"), what, where)
+    print(storage.read_text(run_folder(what, where).path("report", "scorecard.txt")))
+    return 0
+
+
+@app.command
+def case(
+    name: str = "",
+    /,
+    *,
+    profile: Where = "laptop",
+    every: Annotated[bool, Parameter(name="--all", help="Run every case study.", negative=())] = False,
+    keep: Annotated[bool, Parameter(help="Keep figures under case_studies/results/.", negative=())] = False,
+) -> int:
+    """Break the real thing, run it without and with the pattern, and print the verdict.
+
+    Parameters
+    ----------
+    name
+        Which incident: `stanchion list` shows them.
+    """
+    from components import plugins
+    from components.config import configure
+
+    chosen = plugins.names("case_studies") if every else [name]
+    for one in chosen:
+        plugins.load("case_studies", one)
+    _, where = configure(profile)
+    call = _flow("run_case_study")
+    records = [_in_prefect(call, one, where, keep_results=keep) for one in chosen]
+    for record in records:
+        print(f"\n{record.stage}: {record.metrics.get('verdict', record.status)}")
+        for artifact in record.outputs:
+            print(f"  {artifact.name:<8} {artifact.url}")
+    return 0 if all(record.status == "completed" for record in records) else 1
+
+
+def main() -> None:
+    """Parse, run, and turn what users can cause into one clear message and an exit code."""
+    quiet.apply()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        code = app(result_action="return_value")
+    except ConfigError as error:
+        print(f"stanchion: {error}", file=sys.stderr)
+        code = 2
+    except GateRefused as error:
+        print(f"stanchion: blocked: {error}", file=sys.stderr)
+        code = 3
+    except StanchionError as error:
+        print(f"stanchion: {error}", file=sys.stderr)
+        code = 1
+    except KeyboardInterrupt:
+        print("stanchion: interrupted; run the same command again to continue", file=sys.stderr)
+        code = 130
+    sys.exit(code)
+
+
+def _flow_names() -> list[str]:
+    from components import plugins
+
+    return [name for name in plugins.names("flows") if name != "cli"]
+
+
+def _flow(name: str) -> Callable[..., Any]:
+    """The flow called `name`; a wrong name is answered with the right ones."""
+    import importlib
+
+    known = _flow_names()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise ConfigError(f"no flow '{name}'; {hint}choose one of {', '.join(known)}")
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        return getattr(importlib.import_module(f"flows.{name}"), name)(*arguments, **options)
+
+    return call
+
+
+def _in_prefect(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Run a flow against the server named by PREFECT_API_URL, or a temporary one that ends with us."""
+    os.environ.setdefault("PREFECT_HOME", str(Path("runs/.prefect").absolute()))
+    os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "components,maturity")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
+    try:
+        return call(*arguments, **options)
+    finally:
+        _end_children()
+
+
+def _end_children() -> None:
+    """Prefect leaves its temporary server behind when we are ended by a signal; take it along."""
+    import psutil
+
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        child.terminate()
+    for child in psutil.wait_procs(children, timeout=5)[1]:
+        child.kill()
+
+
+def _show_plan(flow: str, what: Run, where: Profile) -> int:
+    import yaml
+
+    from components.config import run_folder
+
+    folder = run_folder(what, where)
+    print(f"{flow} on profile '{where.name}' -> {folder.url}")
+    for record in folder.records():
+        print(f"  {record.stage:<16} {record.status}, {record.seconds:.0f} s")
+    settings = {"run": what.model_dump(mode="json"), "profile": where.model_dump(mode="json")}
+    print(yaml.safe_dump(settings, sort_keys=False))
+    return 0
+
+
+def _runs(root: str) -> list[str]:
+    from components import storage
+
+    return [name for name in storage.listing(root) if not name.startswith(".")]
+
+
+def _columns(title: str, names: list[str]) -> str:
+    return f"{title:<14}{', '.join(names) or 'none yet'}"
+
+
+def _next_command(flow: str) -> str:
+    order = ["shard_dataset", "pretrain", "align", "deploy", "assess"]
+    if flow in order[:-1]:
+        return f"stanchion run {order[order.index(flow) + 1]}"
+    return "open the report, then: stanchion case silent_stall"
