@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from components.alignment.config import Alignment
 from components.data.expectations import Config as Checks
@@ -157,6 +159,18 @@ class Profile(Config):
     def _by_name(cls, value: Any) -> Any:
         """A bare name stands for the file, so `profile: laptop` is enough in a deployment."""
         return read_profile(value) if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """The form of a deployment accepts a name as well."""
+        reference = handler(schema)
+        definition = handler.resolve_ref_schema(reference)
+        whole = dict(definition)
+        definition.clear()
+        definition["anyOf"] = [{"type": "string", "title": "Name", "examples": profile_names()}, whole]
+        return reference
 
 
 def profile_names() -> list[str]:

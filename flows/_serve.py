@@ -21,6 +21,7 @@ from components import quiet
 PORT = int(os.environ.get("STANCHION_PREFECT_PORT", "4200"))
 API = f"http://127.0.0.1:{PORT}/api"
 READY_SECONDS = 120
+PREFECT = os.path.relpath(Path(sys.executable).with_name("prefect"))
 
 
 def main() -> int:
@@ -44,7 +45,7 @@ def main() -> int:
         started.append(_start(logs / "worker.log", "worker", "start", "--pool", "stanchion"))
         _say(f"Prefect UI  http://127.0.0.1:{PORT}")
         _say(f"logs        {logs}")
-        _say("try         PREFECT_API_URL=" + API + " prefect deployment run end_to_end/end-to-end")
+        _say(f"try         PREFECT_API_URL={API} {PREFECT} deployment run end_to_end/end-to-end")
         _say("Ctrl-C ends the server, the worker and the runs it started")
         return _wait_for_the_first_to_end(started)
     except KeyboardInterrupt:
