@@ -26,10 +26,15 @@ class Model(Config):
     """Width of the feed-forward block."""
 
     context_length: int = Field(default=256, ge=16)
-    """Tokens in one training sequence, and the longest position the model knows."""
+    """Tokens in one training sequence."""
 
     tie_embeddings: bool = True
     """Share the input embedding with the output layer."""
+
+    @property
+    def longest_position(self) -> int:
+        """Positions the model admits: beyond the training length, so that prompts and answers fit together."""
+        return 4 * self.context_length
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Model:
