@@ -1,4 +1,4 @@
-"""prefect.yaml: every flow and every case study is a deployment that loads, validates and can be switched on."""
+"""prefect.yaml: every flow and case study is a deployment that loads, fits and can be switched on."""
 
 from __future__ import annotations
 

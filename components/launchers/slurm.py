@@ -123,7 +123,7 @@ def render(job: Job, config: Config) -> str:
         **job.environment,
         FOLDER_VARIABLE: str(job.folder),
         "OMP_NUM_THREADS": str(job.threads_per_process),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": job.environment.get("PYTHONPATH", str(ROOT)),
     }
     return Template(TEMPLATE.read_text()).substitute(
         name=job.name,
