@@ -1,0 +1,54 @@
+"""Why a server did not start: the words in its log that mean something, and what to do about them."""
+
+from __future__ import annotations
+
+import re
+
+CAUSES = (
+    (r"No module named '?vllm", "vLLM is not installed", "run `make setup`, or install the 'serve' extra"),
+    (
+        r"unrecognized arguments: (?P<what>.+)",
+        "vLLM does not know the flag {what}",
+        "correct serving.engine_flags",
+    ),
+    (r"error: argument (?P<what>.+)", "vLLM does not take {what}", "correct serving.engine_flags"),
+    (
+        r"[Aa]ddress already in use",
+        "another process took the port in between",
+        "run the same command again",
+    ),
+    (
+        r"KV cache is needed, which is larger|No available memory for the cache blocks",
+        "the memory for keys and values is too small for one request of the longest length",
+        "raise serving.kv_cache_megabytes or lower serving.max_model_len",
+    ),
+    (
+        r"User-specified max_model_len \((?P<what>\d+)\) is greater",
+        "the model's context is shorter than {what} tokens",
+        "lower serving.max_model_len",
+    ),
+    (
+        r"SafetensorError|HeaderTooLarge|InvalidHeader|no module or parameter named",
+        "the weights do not load",
+        "remove the release folder and export it again",
+    ),
+    (
+        r"out of memory|OutOfMemoryError|Cannot allocate memory",
+        "memory ran out",
+        "lower serving.kv_cache_megabytes, or serve on a larger device",
+    ),
+)
+
+
+def explain(log: str) -> str:
+    """Cause and remedy in one line, from the end of a log."""
+    for pattern, cause, remedy in CAUSES:
+        if found := re.search(pattern, log):
+            return f"{cause.format(**found.groupdict())}; {remedy}"
+    return "no known cause; read the log"
+
+
+def last_lines(log: str, lines: int = 12) -> str:
+    """The end of a log without the start-up noise that says nothing about a failure."""
+    kept = [line for line in log.splitlines() if line.strip() and "Route: " not in line]
+    return "\n".join(kept[-lines:])
