@@ -23,8 +23,8 @@ class Evidence:
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Evidence:
-        """Evidence from records, put in an order of its own; a record given twice counts once."""
-        by_text = {_canonical(record): record for record in records}
+        """Evidence from records, in an order of its own; twice counts once, and a score proves nothing."""
+        by_text = {_canonical(record): record for record in records if record.get("stage") != "assess"}
         return cls(tuple(by_text[text] for text in sorted(by_text)))
 
     @property
@@ -45,12 +45,8 @@ class Evidence:
         return [one for one in self.records if one.get("stage") == CASE_STUDY + name]
 
     def production(self) -> list[Record]:
-        """Records of work: no case study, and not the scoring itself."""
-        return [
-            one
-            for one in self.records
-            if not str(one.get("stage", "")).startswith(CASE_STUDY) and one.get("stage") != "assess"
-        ]
+        """Records of work: whatever is no case study."""
+        return [one for one in self.records if not str(one.get("stage", "")).startswith(CASE_STUDY)]
 
     def makers(self, digest: str) -> list[Record]:
         """Records that list an artifact of this digest among their outputs."""

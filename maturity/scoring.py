@@ -82,7 +82,7 @@ class Scorecard:
             },
             "coverage": {"known": self.known, "applicable": self.applicable},
             "axes": {name: _rounded(score) for name, score in self.axes.items()},
-            "dimensions": {one.id: _dimension_dict(one) for one in self.dimensions},
+            "dimensions": [_dimension_dict(one) for one in self.dimensions],
             "criteria": [_judged_dict(criterion, finding) for criterion, finding in self.judged],
         }
 
@@ -158,6 +158,7 @@ def _rounded(value: float | None) -> float | None:
 
 def _dimension_dict(one: Dimension) -> dict[str, Any]:
     return {
+        "id": one.id,
         "name": one.name,
         "status": one.status,
         "level": one.level,

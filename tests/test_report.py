@@ -36,7 +36,8 @@ def verdicts(*gates: str, failed: str = "") -> list[Verdict]:
 
 def record(stage: str, reads: list[str], makes: list[str], **extra: Any) -> Record:
     order = list(SECONDS)
-    begin = START + timedelta(seconds=sum(SECONDS[one] + 2 for one in order[: order.index(stage)]))
+    stages = order[: order.index(stage)] if stage in order else []
+    begin = START + timedelta(seconds=sum(SECONDS[one] + 2 for one in stages))
     return Record(
         **{
             "stage": stage,
@@ -47,10 +48,10 @@ def record(stage: str, reads: list[str], makes: list[str], **extra: Any) -> Reco
             "config_digest": "c" * 64,
             "inputs": [artifact(name) for name in reads],
             "outputs": [artifact(name) for name in makes],
-            "device_seconds": 2.0 * SECONDS[stage],
-            "cost": 2.0 * SECONDS[stage] / 3600 * 0.02,
+            "device_seconds": 2.0 * SECONDS.get(stage, 60),
+            "cost": 2.0 * SECONDS.get(stage, 60) / 3600 * 0.02,
             "started_at": begin,
-            "ended_at": begin + timedelta(seconds=SECONDS[stage]),
+            "ended_at": begin + timedelta(seconds=SECONDS.get(stage, 60)),
             **extra,
         }
     )
@@ -315,3 +316,25 @@ def test_the_picture_of_a_chain_shows_stages_and_verdicts(folder: RunFolder, tmp
 def test_a_picture_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert picture.main([str(tmp_path / "absent"), str(tmp_path / "out.svg")]) == 1
     assert "no records under" in capsys.readouterr().err
+
+
+def test_assess_scores_anew_when_a_record_changed_and_only_then(prefect_server: None, tmp_path: Path) -> None:
+    from components.config import configure, run_folder
+    from flows.assess import assess
+
+    what, where = configure("laptop", [f"profile.storage.root={tmp_path}"])
+    folder = run_folder(what, where)
+    for one in whole_run():
+        if one.stage != "assess":
+            folder.write(one.model_copy(update={"run_id": what.id}))
+    first = assess(what, where)
+    again = assess(what, where)
+    assert again == first
+    assert first.metrics["coverage"] == {"known": 6, "applicable": 8}
+    assert "promoted" in storage.read_text(folder.path("report", "index.html"))
+
+    drill = record("case_study.silent_stall", [], [], faults=whole_run()[1].faults)
+    RunFolder(str(tmp_path), "case-studies").write(drill)
+    drilled = assess(what, where)
+    assert drilled.metrics["coverage"] == {"known": 7, "applicable": 8}
+    assert storage.read_text(folder.path("report", "scorecard.txt")).startswith("Platform maturity: L0")

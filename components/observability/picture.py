@@ -112,8 +112,11 @@ def _tick(drawn: Any, x: float, y: float, verdict: Verdict) -> None:
 
 
 def _handed_on(record: Record) -> str:
+    """What the next stage reads, or why there is none; the scorecard says its level."""
     if record.status != "completed":
         return record.status
+    if platform := record.metrics.get("platform"):
+        return f"L{platform['level']} {platform['name']}"
     return " ".join((record.outputs[-1].name, record.outputs[-1].digest[:8])) if record.outputs else ""
 
 
@@ -141,9 +144,9 @@ def _lineage_title(rows: list[tuple[Record, Artifact]]) -> str:
 
 
 def _row(drawn: Any, y: float, record: Record, artifact: Artifact) -> None:
-    drawn.plot([96], [y], "o", color=colour("blue"), markersize=7)
-    drawn.text(114, y, artifact.name.replace("_", " "), weight="bold", va="center", color=colour("ink"))
-    drawn.text(222, y, artifact.digest[:12], va="center", color=colour("muted"), family="DejaVu Sans Mono")
+    drawn.plot([52], [y], "o", color=colour("blue"), markersize=7)
+    drawn.text(70, y, artifact.name.replace("_", " "), weight="bold", va="center", color=colour("ink"))
+    drawn.text(190, y, artifact.digest[:12], va="center", color=colour("muted"), family="DejaVu Sans Mono")
     drawn.text(WIDTH - 8, y, record.stage, va="center", ha="right", color=colour("muted"))
 
 
@@ -157,7 +160,7 @@ def _arc(drawn: Any, start: float, end: float) -> None:
         "shrinkB": 5,
         "lw": 1.2,
     }
-    drawn.annotate("", xy=(96, end), xytext=(96, start), arrowprops=arrow)
+    drawn.annotate("", xy=(52, end), xytext=(52, start), arrowprops=arrow)
 
 
 def _with_whole_digests(svg: str, artifacts: list[Artifact]) -> str:

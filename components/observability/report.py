@@ -100,7 +100,7 @@ def figures(
     parses = readings.points(aligned, "update", *readings.PARSES)
     kl = readings.points(aligned, "update", *readings.DRIFT)
     waits = readings.first_token_seconds(records.get("deploy"))
-    made = [record for record in records.values() if record.outputs]
+    made = [record for record in records.values() if record.outputs and record.stage != "assess"]
     return {
         "loss": _figure(loss, lambda: plots.loss_curve(loss, held_out, readings.unigram(records))),
         "step_time": _figure(seconds, lambda: plots.step_time(seconds)),
@@ -123,7 +123,8 @@ def duration(seconds: float) -> str:
 
 def money(amount: float, currency: str) -> str:
     """An amount with as many digits as tell anything."""
-    return f"{amount:.2f} {currency}" if amount >= 1 else f"{amount:.2g} {currency}"
+    digits = 2 if amount >= 1 else 3 if amount >= 0.01 else 5
+    return f"{amount:.{digits}f} {currency}"
 
 
 def _verdict(word: str, why: str) -> dict[str, str]:
