@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -140,7 +141,7 @@ def _smoothed(values: Sequence[float], window: int = 10) -> list[float]:
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
     """The smallest value that at least this share does not exceed."""
-    return ordered[min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))]
+    return ordered[math.ceil(round(share * len(ordered), 6)) - 1]
 
 
 def _phases(seconds_by_rank: Mapping[int, Mapping[str, float]]) -> list[str]:

@@ -7,7 +7,7 @@ reads the data names the same digest.
 
 from __future__ import annotations
 
-from maturity.evidence import Evidence, inputs, metrics, outputs, places
+from maturity.evidence import Evidence, Record, inputs, metrics, outputs, places
 from maturity.model import Finding, disproved, proved, unknown
 
 DIMENSION = "DAT"
@@ -26,7 +26,7 @@ def check(evidence: Evidence) -> Finding:
     made = evidence.stage("shard_dataset")
     if not made:
         return unknown("no data set has been recorded")
-    bare = [one for one in made if not outputs(one, "shards") or not metrics(one).get("shards")]
+    bare = [one for one in made if not outputs(one, "shards") or not _count(one)]
     if bare:
         return disproved("a data set was published without a manifest that counts its shards", places(bare))
     known = {artifact["digest"] for one in made for artifact in outputs(one, "shards")}
@@ -35,5 +35,11 @@ def check(evidence: Evidence) -> Finding:
     ]
     if strangers:
         return disproved("shards were read that no recorded manifest lists", places(strangers))
-    total = sum(int(metrics(one)["shards"]) for one in made)
+    total = sum(map(_count, made))
     return proved(f"{total} shards in {len(known)} manifest(s), and nothing else was read", places(made))
+
+
+def _count(record: Record) -> int:
+    """How many shards the manifest lists, whether the record holds their number or the list."""
+    shards = metrics(record).get("shards") or 0
+    return len(shards) if isinstance(shards, (list, dict)) else int(shards)

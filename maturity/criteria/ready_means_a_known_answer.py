@@ -14,7 +14,7 @@ DIMENSION = "SRV"
 LEVEL = 2
 RISK = "medium"
 AXIS = "reliability"
-PATTERN = "Semantic Readiness Probe"
+PATTERN = "Readiness by Known Answers"
 QUESTION = "What does your health check prove about the weights behind it?"
 REMEDY = "Keep `answers_are_known` and `logprobs_match_trainer` among `gates.deployment` (small effort)."
 

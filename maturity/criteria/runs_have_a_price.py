@@ -13,7 +13,7 @@ DIMENSION = "CST"
 LEVEL = 1
 RISK = "medium"
 AXIS = "cost_efficiency"
-PATTERN = "Price Table"
+PATTERN = "Run Record"
 QUESTION = "What did the last run cost, and which stage cost most?"
 REMEDY = "Give the profile its `prices.device_hour`; the records then price themselves (small effort)."
 
