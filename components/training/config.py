@@ -33,7 +33,7 @@ class Model(Config):
 
     @property
     def longest_position(self) -> int:
-        """Positions the model admits: beyond the training length, so that prompts and answers fit together."""
+        """Positions the model admits: more than it trains on, so that prompts and answers fit together."""
         return 4 * self.context_length
 
     @model_validator(mode="after")
@@ -82,3 +82,6 @@ class Training(Config):
 
     held_out_sequences: int = Field(default=64, ge=1)
     """Sequences of the fixed held-out batch."""
+
+    timeout_seconds: float = Field(default=60.0, gt=0)
+    """Longest wait for other ranks in one collective; then it is an error, not a hang."""

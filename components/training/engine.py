@@ -64,7 +64,7 @@ def start(
     accumulate: int = 1,
     timeout_seconds: float = 60.0,
 ) -> Any:
-    """A DeepSpeed engine around `model`, AdamW with fp32 masters; `batch_size_per_rank` is one micro-batch."""
+    """A DeepSpeed engine around `model`: AdamW with fp32 masters; one micro-batch is `batch_size_per_rank`."""
     import deepspeed
 
     settings: dict[str, Any] = {
@@ -101,7 +101,7 @@ def mean_over_ranks(value: float) -> float:
     if dist.get_backend() == "nccl":
         held = held.cuda()
     dist.all_reduce(held)
-    return float(held.item()) / dist.get_world_size()
+    return float(held.item() / dist.get_world_size())
 
 
 def parallelism_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Config]:

@@ -1,0 +1,135 @@
+"""What a checkpoint says of itself: its files and tensors by digest, and what is needed to go on from it.
+
+    step-000400/
+      model.safetensors config.json tokenizer.json ...   what transformers and vLLM load
+      deepspeed/                                         weights and optimizer partitions, for exact resume
+      random/                                            generators of every rank
+      manifest.json                                      written last
+    step-000400.state.json                               how far it has come, see `state`
+
+Pattern: Sealed Checkpoint
+Problem: a flipped bit, a missing shard or a crash while saving loads without an error and is trained on.
+Answer: digests of every tensor taken in memory before it is written, digests of every file, the manifest last;
+nothing is unpickled before the files match it, nothing is used before the tensors do.
+Trade-off: each save reads its bytes twice more, and each load once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from components import storage
+from components.errors import CheckpointCorrupt
+
+NAME = "manifest.json"
+
+
+class Entry(BaseModel):
+    """One file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sha256: str
+    bytes: int
+
+
+class HeldOut(BaseModel):
+    """The loss of exactly these weights, with all that is needed to compute it again."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    loss: float
+    """Mean nats a token."""
+    sequences: int
+    sequence_length: int
+    precision: str
+    """`bf16` or `fp32`: weights and activations."""
+    device: str
+    threads: int
+
+
+class Manifest(BaseModel):
+    """A checkpoint's table of contents and birth certificate."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: int = 1
+    stage: str
+    step: int
+    """Optimizer steps taken."""
+    data_position: int
+    """Steps of the token stream consumed; the next batch is this one plus one."""
+    world_size: int
+    """Ranks that wrote it; only as many can resume from it."""
+    held_out: HeldOut
+    shards: str
+    """Where the data set lies that it was trained on."""
+    shards_digest: str
+    config_digest: str
+    facts: dict[str, Any] = {}
+    """What the stage wants to remember beside: JSON only."""
+
+    files: dict[str, Entry] = {}
+    tensors: dict[str, str] = {}
+    """Digest of each tensor of model.safetensors, taken in memory."""
+    partitions: list[dict[str, str]] = []
+    """For each rank: digests of the fp32 masters and optimizer moments that it holds, taken in memory."""
+
+    @property
+    def held_out_loss(self) -> float:
+        """Mean nats a held-out token."""
+        return self.held_out.loss
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of a checkpoint folder."""
+    path = folder / NAME
+    if not path.is_file():
+        raise CheckpointCorrupt(f"{path} is missing: the checkpoint was never finished; use an earlier one")
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise CheckpointCorrupt(f"{path} is not a manifest: {error.errors()[0]['msg']}") from None
+
+
+def digest(folder: Path) -> str:
+    """The digest of a checkpoint: SHA-256 of its manifest, which holds the digests of all the rest."""
+    return storage.sha256_of_file(folder / NAME)
+
+
+def seal(folder: Path, draft: Manifest) -> Manifest:
+    """Hash every file that is there and write the manifest, last."""
+    sealed = draft.model_copy(update={"files": {name: _entry(folder / name) for name in _files(folder)}})
+    storage.write_text(str(folder / NAME), sealed.model_dump_json(indent=1) + "\n")
+    return sealed
+
+
+def differences(folder: Path, manifest: Manifest) -> list[str]:
+    """What is not as the manifest says: one line a file, its name first."""
+    found = _files(folder)
+    extra = [f"{name} is not in the manifest" for name in found if name not in manifest.files]
+    known = ((name, _difference(folder / name, entry)) for name, entry in sorted(manifest.files.items()))
+    return [f"{name} {problem}" for name, problem in known if problem] + extra
+
+
+def _difference(path: Path, entry: Entry) -> str | None:
+    if not path.is_file():
+        return "is missing"
+    if (size := path.stat().st_size) != entry.bytes:
+        return f"has {size} bytes, the manifest says {entry.bytes}"
+    if (found := storage.sha256_of_file(path)) != entry.sha256:
+        return f"has SHA-256 {found[:12]}, the manifest says {entry.sha256[:12]}"
+    return None
+
+
+def _entry(path: Path) -> Entry:
+    return Entry(sha256=storage.sha256_of_file(path), bytes=path.stat().st_size)
+
+
+def _files(folder: Path) -> list[str]:
+    """Every file but the manifest itself, by its path in the folder."""
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    return sorted(name for name in names if name != NAME)

@@ -1,0 +1,106 @@
+"""Opening checkpoints: only what gates have vouched for, only bytes that match, checked before unpickling.
+
+Pattern: Verified Rollback
+Problem: the newest checkpoint may be the rotten one, and a restart that insists on it fails or trains on it.
+Answer: walk back from the newest; what differs from its manifest is quarantined with the reason and passed over.
+Trade-off: a rollback repeats the steps since the checkpoint that is still good.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from components import storage
+from components.checkpoints import manifest, state
+from components.checkpoints.manifest import Manifest
+from components.errors import CheckpointCorrupt, NotValidated
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files were compared with its manifest."""
+
+    url: str
+    path: Path
+    """Local folder with its content."""
+    manifest: Manifest
+    digest: str
+
+
+def open_checkpoint(
+    url: str, *, accept: tuple[str, ...] = ("validated",), scratch: Path | None = None
+) -> Checkpoint:
+    """A checkpoint to use. NotValidated when no gate vouches for it, CheckpointCorrupt naming what differs."""
+    known = state.read(url)
+    if known is None or known.state not in accept:
+        raise NotValidated(_refusal(url, known))
+    path = storage.fetch(url, scratch)
+    content = manifest.read(path)
+    digest = manifest.digest(path)
+    if digest != known.manifest_sha256:
+        raise CheckpointCorrupt(
+            f"{url}/{manifest.NAME} has SHA-256 {digest[:12]}, {known.manifest_sha256[:12]} was committed; "
+            "use an earlier checkpoint"
+        )
+    if different := manifest.differences(path, content):
+        raise CheckpointCorrupt(f"{url}: {'; '.join(different)}; use an earlier checkpoint")
+    return Checkpoint(url, path, content, digest)
+
+
+def newest_validated(folder: str, scratch: Path | None = None) -> Checkpoint | None:
+    """The newest checkpoint that is validated and still whole; a rotten one is quarantined and passed over."""
+    for url in newest_first(folder):
+        if (checkpoint := _try(url, ("validated",), scratch)) is not None:
+            return checkpoint
+    return None
+
+
+def newest_committed(folder: str) -> str | None:
+    """The newest checkpoint that is not quarantined, judged or not, as it was found: nothing is read of it."""
+    for url in newest_first(folder):
+        known = state.read(url)
+        if known is not None and known.state != "quarantined":
+            return url
+    return None
+
+
+def newest_first(folder: str) -> Iterator[str]:
+    """Checkpoints under a folder by step and attempt, newest first."""
+    names = [name for name in storage.listing(folder) if name.startswith("step-") and "." not in name]
+    for name in sorted(names, key=_step_and_attempt, reverse=True):
+        yield storage.join(folder, name)
+
+
+def quarantined(folder: str) -> dict[str, state.State]:
+    """What was set aside, with its reason, by URL."""
+    known = {url: state.read(url) for url in newest_first(folder)}
+    return {url: found for url, found in known.items() if found is not None and found.state == "quarantined"}
+
+
+def _try(url: str, accept: tuple[str, ...], scratch: Path | None) -> Checkpoint | None:
+    try:
+        return open_checkpoint(url, accept=accept, scratch=scratch)
+    except NotValidated:
+        return None
+    except CheckpointCorrupt as error:
+        logger.error("quarantined: %s", error)
+        state.quarantine(url, str(error))
+        return None
+
+
+def _step_and_attempt(name: str) -> tuple[int, int]:
+    _, step, *attempt = name.split("-")
+    return int(step), int(attempt[0]) if attempt else 1
+
+
+def _refusal(url: str, known: state.State | None) -> str:
+    if known is None:
+        return f"{url} was never committed; use an earlier checkpoint"
+    if known.state == "quarantined":
+        return f"{url} is quarantined: {known.reason}; use an earlier checkpoint"
+    return f"{url} is {known.state} but not validated; ask its gates first with `stanchion check {url}`"

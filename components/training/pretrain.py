@@ -1,0 +1,211 @@
+"""Pre-training on token shards: the torchrun target, one process a rank.
+
+Everything that a step depends on is its number: the batch, the learning rate, the state that was saved. So a
+job that resumes at step n goes on exactly as the one that was interrupted.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from components import storage
+from components.checkpoints.manifest import HeldOut, Manifest
+from components.checkpoints.resume import resume
+from components.checkpoints.save import save
+from components.data import manifest as datasets
+from components.data.stream import TokenStream, fixed_batch
+from components.jobs import Rank, this_rank
+from components.plugins import Config
+from components.training import engine as engines
+from components.training import model as models
+from components.training.config import Model, Training
+from components.training.evaluate import held_out_loss, measured, token_losses
+from components.training.phases import Phases
+from components.training.schedule import learning_rate
+
+
+class Settings(Config):
+    """What the flow asks of this job."""
+
+    shards: str
+    """The data set's folder."""
+    checkpoints: str
+    """Folder under which checkpoints are published."""
+    scratch: str
+    """Local folder that all ranks see, for what is being written."""
+    model: Model = Model()
+    training: Training = Training()
+    parallelism: dict[str, dict[str, Any]] = {"zero": {"stage": 2}}
+    seed: int = 0
+    device: str = "cpu"
+    resume_from: str | None = None
+    """A validated checkpoint to go on from."""
+    config_digest: str = ""
+
+
+class Trainer:
+    """One rank of the job."""
+
+    def __init__(self, rank: Rank, settings: Settings) -> None:
+        self.rank, self.settings, self.phases = rank, settings, Phases(rank)
+        self.step, self.first_step, self.losses = 0, 0, [0.0]
+        self.checkpoint: str | None = None
+        self.held_out: HeldOut | None = None
+        with self.phases("start"):
+            self._start()
+
+    def _start(self) -> None:
+        """Data, model, engine; and where an earlier attempt left off."""
+        settings, training = self.settings, self.settings.training
+        self.shards = storage.fetch(settings.shards)
+        self.data = datasets.read(str(self.shards))
+        self.stream = TokenStream(self.shards, "train", settings.model.context_length, settings.seed)
+        self.fixed = fixed_batch(self.shards, training.held_out_sequences, settings.model.context_length)
+        self.device = engines.join(settings.device, training.timeout_seconds)
+        engines.seed_everything(settings.seed)
+        model = models.build(settings.model, self.data.vocab_size, models.PRECISIONS[training.precision])
+        self.parameters = models.parameters(model)
+        self.engine = engines.start(
+            model,
+            rate=training.learning_rate,
+            batch_size_per_rank=training.batch_size // self.rank.world_size,
+            precision=training.precision,
+            parallelism=engines.parallelism_of(settings.parallelism),
+            weight_decay=training.weight_decay,
+            gradient_clip=training.gradient_clip,
+            timeout_seconds=training.timeout_seconds,
+        )
+        if settings.resume_from:
+            found = resume(self.engine, settings.resume_from).manifest
+            self.step = self.first_step = found.step
+            self.checkpoint, self.held_out = settings.resume_from, found.held_out
+            self.rank.events.write("resume", step=self.step, checkpoint=settings.resume_from)
+
+    def run(self) -> dict[str, Any]:
+        """Every step that is left; the result that rank 0 leaves."""
+        training, started = self.settings.training, time.perf_counter()
+        while self.step < training.steps:
+            self.phases.begin(self.step + 1)
+            self._update()
+            self.step += 1
+            last = self.step == training.steps
+            if last or self.step % training.evaluate_every == 0 or self.step % training.checkpoint_every == 0:
+                self._evaluate()
+            if last or self.step % training.checkpoint_every == 0:
+                self._save()
+        self.rank.heartbeat.beat(self.step, "done")
+        return self._result(time.perf_counter() - started)
+
+    def _update(self) -> None:
+        """One optimizer step on one global batch."""
+        training, ranks, step = self.settings.training, self.rank.world_size, self.step + 1
+        with self.phases("data"):
+            rows = self.stream.batch(step - 1, training.batch_size, self.rank.rank, ranks)
+            tokens = torch.from_numpy(rows).to(self.device)
+        with self.phases("forward"):
+            loss = token_losses(self.engine, tokens).mean()
+        with self.phases("backward"):
+            self.engine.backward(loss)
+        with self.phases("optimizer"):
+            rate = learning_rate(
+                step,
+                steps=training.steps,
+                peak=training.learning_rate,
+                warmup=int(training.warmup_share * training.steps),
+            )
+            norm = engines.step(self.engine, rate=rate)
+            mean = engines.mean_over_ranks(float(loss.item()))
+        self.losses.append(mean)
+        self.rank.events.write(
+            "step",
+            step=step,
+            loss=mean,
+            gradient_norm=norm,
+            learning_rate=rate,
+            tokens=training.batch_size * self.settings.model.context_length,
+            seconds=self.phases.seconds(),
+        )
+
+    def _evaluate(self) -> None:
+        """The loss of the weights as they are now, on the batch that every gate will use."""
+        training = self.settings.training
+        with self.phases("evaluate"):
+            loss = held_out_loss(self.engine.module, self.fixed, self.device)
+        self.held_out = measured(
+            loss,
+            sequences=len(self.fixed),
+            sequence_length=self.settings.model.context_length,
+            precision=training.precision,
+            device=self.settings.device,
+        )
+        self.rank.events.write("evaluate", step=self.step, held_out_loss=loss)
+
+    def _save(self) -> None:
+        """A checkpoint of all ranks."""
+        settings, held_out = self.settings, self.held_out
+        assert held_out is not None, "evaluated before every save"
+        draft = Manifest(
+            stage="pretrain",
+            step=self.step,
+            data_position=self.step,
+            world_size=self.rank.world_size,
+            held_out=held_out,
+            shards=settings.shards,
+            shards_digest=datasets.digest(settings.shards),
+            config_digest=settings.config_digest,
+            facts={"seed": settings.seed, "parallelism": settings.parallelism, "loss": self.losses[-1]},
+        )
+        started = time.perf_counter()
+        with self.phases("checkpoint"):
+            self.checkpoint = save(
+                self.engine,
+                draft,
+                folder=settings.checkpoints,
+                scratch=Path(settings.scratch),
+                tokenizer=self.shards,
+            )
+        spent = time.perf_counter() - started
+        self.rank.events.write(
+            "checkpoint", step=self.step, checkpoint=self.checkpoint, seconds_to_save=spent
+        )
+
+    def _result(self, seconds: float) -> dict[str, Any]:
+        trained = {name: self.phases.total[name] for name in ("data", "forward", "backward", "optimizer")}
+        tokens = (self.step - self.first_step) * self.settings.training.batch_size
+        tokens *= self.settings.model.context_length
+        return {
+            "checkpoint": self.checkpoint,
+            "step": self.step,
+            "first_step": self.first_step,
+            "loss_last": self.losses[-1],
+            "held_out_loss": self.held_out.loss if self.held_out else None,
+            "unigram_cross_entropy": self.data.unigram_cross_entropy,
+            "tokens_per_second": tokens / max(sum(trained.values()), 1e-9),
+            "seconds": seconds,
+            "seconds_by_phase": {name: round(spent, 3) for name, spent in self.phases.total.items()},
+            "parameters": self.parameters,
+            "world_size": self.rank.world_size,
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
+        }
+
+
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+def main() -> None:
+    """Train, as `settings.json` of the job's folder says."""
+    rank = this_rank()
+    trainer = Trainer(rank, Settings.model_validate(rank.settings))
+    result = trainer.run()
+    engines.leave()
+    rank.finish(result)
+
+
+if __name__ == "__main__":
+    main()
