@@ -9,7 +9,7 @@
 
 Pattern: Sealed Checkpoint
 Problem: a flipped bit, a missing shard or a crash while saving loads without an error and is trained on.
-Answer: digests of every tensor taken in memory before it is written, digests of every file, the manifest last;
+Answer: digest every tensor in memory before it is written, then every file, and write that manifest last;
 nothing is unpickled before the files match it, nothing is used before the tensors do.
 Trade-off: each save reads its bytes twice more, and each load once.
 """

@@ -2,7 +2,7 @@
 
 Pattern: Verified Rollback
 Problem: the newest checkpoint may be the rotten one, and a restart that insists on it fails or trains on it.
-Answer: walk back from the newest; what differs from its manifest is quarantined with the reason and passed over.
+Answer: walk back from the newest; what differs from its manifest is quarantined and passed over.
 Trade-off: a rollback repeats the steps since the checkpoint that is still good.
 """
 
@@ -35,7 +35,7 @@ class Checkpoint:
 def open_checkpoint(
     url: str, *, accept: tuple[str, ...] = ("validated",), scratch: Path | None = None
 ) -> Checkpoint:
-    """A checkpoint to use. NotValidated when no gate vouches for it, CheckpointCorrupt naming what differs."""
+    """A checkpoint to use; NotValidated when no gate vouches for it, CheckpointCorrupt names what differs."""
     known = state.read(url)
     if known is None or known.state not in accept:
         raise NotValidated(_refusal(url, known))
@@ -53,7 +53,7 @@ def open_checkpoint(
 
 
 def newest_validated(folder: str, scratch: Path | None = None) -> Checkpoint | None:
-    """The newest checkpoint that is validated and still whole; a rotten one is quarantined and passed over."""
+    """The newest checkpoint that is validated and still whole; rotten ones are quarantined on the way."""
     for url in newest_first(folder):
         if (checkpoint := _try(url, ("validated",), scratch)) is not None:
             return checkpoint
@@ -61,7 +61,7 @@ def newest_validated(folder: str, scratch: Path | None = None) -> Checkpoint | N
 
 
 def newest_committed(folder: str) -> str | None:
-    """The newest checkpoint that is not quarantined, judged or not, as it was found: nothing is read of it."""
+    """The newest checkpoint that is not quarantined, judged or not; nothing of it is read."""
     for url in newest_first(folder):
         known = state.read(url)
         if known is not None and known.state != "quarantined":

@@ -55,7 +55,7 @@ def save(engine: Any, draft: Manifest, *, folder: str, scratch: Path, tokenizer:
 
 
 def weights_of(engine: Any) -> dict[str, torch.Tensor]:
-    """The model's tensors as they go to disk: tied ones once; gathered from all ranks under ZeRO 3 (on rank 0)."""
+    """The tensors that go to disk: tied ones once; under ZeRO 3 gathered from all ranks, on rank 0."""
     if engine.zero_optimization_partition_weights():
         found = engine._zero3_consolidated_16bit_state_dict() or {}
     else:
@@ -117,7 +117,7 @@ def _publish(staged: Path, draft: Manifest, folder: str) -> str:
 
 
 def free_name(folder: str, step: int) -> str:
-    """`step-000400`, or `step-000400-2` when that step was already saved, by an attempt that was rolled back."""
+    """`step-000400`, or `step-000400-2` when an attempt that was rolled back has already saved that step."""
     taken, name, attempt = set(storage.listing(folder)), f"step-{step:06d}", 1
     while (candidate := name if attempt == 1 else f"{name}-{attempt}") in taken:
         attempt += 1

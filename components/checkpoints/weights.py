@@ -1,4 +1,4 @@
-"""The tensors of a safetensors file as plain bytes: enough to hash them and to look for NaN, without torch."""
+"""The tensors of a safetensors file as plain bytes: enough to hash and to look for NaN, without torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import xxhash
 from components.errors import CheckpointCorrupt
 
 EXPONENTS = {"BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00), "F32": ("<u4", 0x7F800000)}
-"""Of each number format: its bits as an integer type, and the mask whose bits are all set in NaN and infinity."""
+"""Of each number format: its bits as an integer type, and the mask that NaN and infinity fill."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def start(
     accumulate: int = 1,
     timeout_seconds: float = 60.0,
 ) -> Any:
-    """A DeepSpeed engine around `model`: AdamW with fp32 masters; one micro-batch is `batch_size_per_rank`."""
+    """A DeepSpeed engine around `model`: AdamW, fp32 masters; `batch_size_per_rank` is one micro-batch."""
     import deepspeed
 
     settings: dict[str, Any] = {
@@ -80,9 +80,12 @@ def start(
     }
     for name, config in parallelism.items():
         settings = _merged(settings, load("components.parallelism", name).deepspeed(config))
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=_decayed_and_not(model, weight_decay), config=settings
     )
+    for name, buffer in model.named_buffers():  # DeepSpeed has cast these too; see model.with_parameters_in
+        buffer.data = buffers[name].to(buffer.device)
     _bound_every_group(timeout_seconds)
     return engine
 

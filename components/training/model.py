@@ -33,7 +33,15 @@ def build(model: Model, vocab_size: int, dtype: torch.dtype) -> Any:
         architectures=["LlamaForCausalLM"],
         dtype=dtype,
     )
-    return transformers.LlamaForCausalLM(config).to(dtype)
+    return with_parameters_in(transformers.LlamaForCausalLM(config), dtype)
+
+
+def with_parameters_in(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """Cast what is trained. Buffers stay: rotary frequencies in bf16 would turn far positions by other angles
+    than those that transformers and vLLM compute for the same weights."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
 
 
 def parameters(model: torch.nn.Module) -> int:

@@ -41,7 +41,7 @@ class Settings(Config):
     """Local folder that all ranks see, for what is being written."""
     model: Model = Model()
     training: Training = Training()
-    parallelism: dict[str, dict[str, Any]] = {"zero": {"stage": 2}}
+    parallelism: dict[str, dict[str, Any]]
     seed: int = 0
     device: str = "cpu"
     resume_from: str | None = None
