@@ -1,10 +1,24 @@
-"""Byte-level BPE trained on the corpus itself."""
+"""Byte-level BPE trained on the corpus itself: any text has ids, and ids have exactly that text."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from components import plugins
+from components.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from tokenizers import Tokenizer
+
+END_OF_TEXT = "<|endoftext|>"
+END_OF_TEXT_ID = 0
+"""Also begin-of-text and padding."""
 
 
 class Config(plugins.Config):
@@ -12,3 +26,59 @@ class Config(plugins.Config):
 
     vocab_size: int = Field(default=2048, ge=300, le=200_000)
     """Entries of the vocabulary, special tokens included."""
+
+
+def train(texts: Iterable[str], config: Config) -> Tokenizer:
+    """Merge the most frequent pairs until the vocabulary is full; equal texts give an equal tokenizer."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def save(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write what `load`, transformers and vLLM read."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": END_OF_TEXT,
+        "eos_token": END_OF_TEXT,
+        "pad_token": END_OF_TEXT,
+        "clean_up_tokenization_spaces": False,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
+
+
+def load(folder: Path) -> Tokenizer:
+    """The tokenizer of a data set, checkpoint or release."""
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise DataError(f"no tokenizer.json in {folder}; give the folder of a data set or a checkpoint")
+    return Tokenizer.from_file(str(path))
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[NDArray[Any]]:
+    """Ids of whole documents, each ending in end-of-text, in the smallest type that holds the vocabulary.
+
+    A document that spells out `<|endoftext|>` gets the ids of its letters: only we end a document.
+    """
+    import numpy as np
+
+    dtype = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
+    tokenizer.encode_special_tokens = True
+    try:
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    finally:
+        tokenizer.encode_special_tokens = False
+    return [np.array([*encoding.ids, END_OF_TEXT_ID], dtype=dtype) for encoding in encodings]
