@@ -39,7 +39,7 @@ class Entry(BaseModel):
 class HeldOut(BaseModel):
     """The loss of exactly these weights, with all that is needed to compute it again."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
     loss: float
     """Mean nats a token."""
@@ -54,7 +54,7 @@ class HeldOut(BaseModel):
 class Manifest(BaseModel):
     """A checkpoint's table of contents and birth certificate."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
     schema_version: int = 1
     stage: str

@@ -49,8 +49,8 @@ def _vouched_for(url: str) -> Checkpoint:
 def _same_ranks(url: str, manifest: Manifest) -> None:
     if manifest.world_size != dist.get_world_size():
         raise CheckpointError(
-            f"{url} was written by {manifest.world_size} ranks and this job has {dist.get_world_size()}: each "
-            "rank holds its own slice of the optimizer; "
+            f"{url} was written by {manifest.world_size} ranks and this job has {dist.get_world_size()}: "
+            "each rank holds its own slice of the optimizer; "
             f"pass --set profile.processes={manifest.world_size}, or start a new run"
         )
 

@@ -85,6 +85,7 @@ class Trainer:
             found = resume(self.engine, settings.resume_from).manifest
             self.step = self.first_step = found.step
             self.checkpoint, self.held_out = settings.resume_from, found.held_out
+            self.losses = [float(found.facts["loss"])]
             self.rank.events.write("resume", step=self.step, checkpoint=settings.resume_from)
 
     def run(self) -> dict[str, Any]:

@@ -1,0 +1,79 @@
+"""Asking the gates about a checkpoint where it lies: for flows before they use it, for people by its path."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from components import storage
+from components.checkpoints import manifest, state
+from components.checkpoints.restore import newest_first, open_checkpoint
+from components.errors import CheckpointCorrupt, GateRefused
+from components.judgement import Subject, judge
+from components.plugins import Config, load
+from components.records import Verdict
+
+logger = logging.getLogger(__name__)
+
+FILES_ONLY = ("files_match_manifest", "weights_are_finite")
+WITH_SHARDS = (*FILES_ONLY, "loss_reproduces", "beats_a_unigram_model")
+
+
+def check_path(path: Path) -> list[Verdict]:
+    """What the gates say of a checkpoint folder; those that need the data set only where it is found."""
+    shards = _shards_of(path)
+    gates = default_gates(*(FILES_ONLY if shards is None else WITH_SHARDS))
+    return judge(Subject(path, shards=shards), gates)
+
+
+def decide(
+    url: str, gates: Mapping[str, Config], *, shards: str | None = None, scratch: Path | None = None
+) -> list[Verdict]:
+    """Validate a committed checkpoint, or quarantine it and raise GateRefused with every figure."""
+    local = storage.fetch(shards, scratch) if shards else None
+    verdicts = judge(Subject(storage.fetch(url, scratch), shards=local), gates)
+    if all(verdict.passed for verdict in verdicts):
+        state.validate(url, verdicts)
+        return verdicts
+    refusal = GateRefused(url, verdicts)
+    state.quarantine(url, str(refusal), verdicts)
+    raise refusal
+
+
+def resumable(folder: str, scratch: Path | None = None) -> str | None:
+    """The newest checkpoint that a job may go on from; what is rotten on the way to it is quarantined.
+
+    One that no gate has seen yet, because the job died first, is asked for whole files and finite weights.
+    """
+    for url in newest_first(folder):
+        known = state.read(url)
+        if known is None or known.state == "quarantined":
+            continue
+        try:
+            if known.state == "committed":
+                decide(url, default_gates(*FILES_ONLY), scratch=scratch)
+            return open_checkpoint(url, scratch=scratch).url
+        except GateRefused as refusal:
+            logger.error("passed over: %s", refusal)
+        except CheckpointCorrupt as error:
+            logger.error("passed over: %s", error)
+            state.quarantine(url, str(error))
+    return None
+
+
+def default_gates(*names: str) -> dict[str, Config]:
+    """Gates by name, with their default settings."""
+    return {name: load("components.gates", name).Config() for name in names}
+
+
+def _shards_of(path: Path) -> Path | None:
+    """The data set a pre-training checkpoint was measured on, when it is on this machine."""
+    try:
+        content = manifest.read(path)
+    except CheckpointCorrupt:
+        return None
+    if content.stage != "pretrain" or not storage.is_local(content.shards):
+        return None
+    shards = storage.local_path(content.shards)
+    return shards if (shards / manifest.NAME).is_file() else None

@@ -1,0 +1,34 @@
+"""Whether a checkpoint may be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from prefect import task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+
+from components.checkpoints.check import decide
+from components.errors import GateRefused
+from components.plugins import Config
+from components.records import Verdict
+
+
+@task(cache_policy=NO_CACHE)
+def check_checkpoint(
+    checkpoint: str, gates: Mapping[str, Config], shards: str | None = None, scratch: Path | None = None
+) -> list[Verdict]:
+    """Validate the checkpoint, or quarantine it and raise with the figures of all gates."""
+    try:
+        verdicts = decide(checkpoint, gates, shards=shards, scratch=scratch)
+    except GateRefused as refusal:
+        _show(refusal.verdicts)
+        raise
+    _show(verdicts)
+    return verdicts
+
+
+def _show(verdicts: list[Verdict]) -> None:
+    table = [verdict.model_dump(include={"gate", "passed", "reason"}) for verdict in verdicts]
+    create_table_artifact(key="checkpoint-gates", table=table)
