@@ -19,6 +19,8 @@ import psutil
 import pytest
 
 from components import storage
+from components.checkpoints import manifest
+from components.checkpoints import state as states
 from components.config import Profile, Run, run_folder
 from components.errors import CheckpointCorrupt, ConfigError, GateRefused, NotValidated, ServingError
 from components.judgement import Subject, judge
@@ -38,6 +40,10 @@ from components.serving import release as releases
 from components.serving.config import Load, Serving
 from components.serving.probe import probe
 from components.serving.vllm_server import Server
+
+os.environ.setdefault(
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore"
+)  # components also log outside flows
 
 TEXTS = [
     "def add(a, b):\n    return a + b\n",
@@ -90,15 +96,28 @@ def _write_model(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def _as_checkpoint(folder: Path, state: str) -> Artifact:
-    files = {
-        path.name: {"sha256": storage.sha256_of_file(path), "bytes": path.stat().st_size}
-        for path in folder.iterdir()
-        if path.name != "manifest.json"
-    }
-    storage.write_json(str(folder / "manifest.json"), {"files": files, "step": 10})
-    storage.write_json(f"{folder}.state.json", {"state": state})
-    digest = storage.sha256_of_file(folder / "manifest.json")
+def _as_checkpoint(folder: Path, verdict: str) -> Artifact:
+    held_out = manifest.HeldOut(
+        loss=5.0, sequences=1, sequence_length=8, precision="fp32", device="cpu", threads=1
+    )
+    draft = manifest.Manifest(
+        stage="rl",
+        step=10,
+        data_position=10,
+        world_size=1,
+        held_out=held_out,
+        shards="shards",
+        shards_digest="0",
+        config_digest="0",
+    )
+    (folder / manifest.NAME).unlink(missing_ok=True)
+    manifest.seal(folder, draft)
+    digest = manifest.digest(folder)
+    states.commit(str(folder), digest)
+    if verdict == "validated":
+        states.validate(str(folder), [])
+    if verdict == "quarantined":
+        states.quarantine(str(folder), "for the test")
     return Artifact(name="policy", url=str(folder), digest=digest)
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from components import quiet
 from components.serving.release import Release
 
+MODULE = ("-m", "vllm.entrypoints.openai.api_server")  # the CPU distribution's `vllm` command fails
+CPU_SCRIPT = ("-P", str(Path(__file__).with_name("vllm_on_cpu.py")))
 CPU_KV_CACHE_MEGABYTES = 64
 CPU_MAX_SEQUENCES = 32
 
@@ -15,9 +17,9 @@ CPU_MAX_SEQUENCES = 32
 def command(
     folder: Path, release: Release, *, port: int, device: str, kv_cache_megabytes: int | None
 ) -> list[str]:
-    """What to execute. The module, not the `vllm` command: that one fails in the CPU distribution."""
+    """What to execute."""
     return [
-        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+        *(sys.executable, *(CPU_SCRIPT if device == "cpu" else MODULE)),
         *("--model", str(folder), "--served-model-name", release.model),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--no-enable-log-requests", "--disable-uvicorn-access-log"),

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from components import storage
-from components.errors import CheckpointCorrupt, NotValidated, ServingError
+from components.checkpoints.restore import Checkpoint, open_checkpoint
+from components.errors import CheckpointCorrupt, ServingError
 from components.records import Artifact
 from components.serving import release as releases
 from components.serving.config import Serving
@@ -37,8 +38,8 @@ END_OF_TEXT = "<|endoftext|>"
 
 def export(checkpoint: Artifact, weights: str, scratch: Path, settings: Serving, *, model: str) -> Artifact:
     """Publish `<weights>/<first 12 of the digest>/`; the same checkpoint and settings are exported once."""
-    source = storage.fetch(checkpoint.url, scratch)
-    step = _vouched_for(checkpoint, source)
+    vouched_for = _vouched_for(checkpoint, scratch)
+    source, step = vouched_for.path, vouched_for.manifest.step
     built = scratch / "release"
     shutil.rmtree(built, ignore_errors=True)
     built.mkdir(parents=True)
@@ -56,29 +57,19 @@ def export(checkpoint: Artifact, weights: str, scratch: Path, settings: Serving,
     return Artifact(name="weights", url=url, digest=digest)
 
 
-def _vouched_for(checkpoint: Artifact, source: Path) -> int:
-    """The step of a checkpoint that gates have passed and whose bytes are the manifest's."""
-    state = f"{checkpoint.url.rstrip('/')}.state.json"
-    word = storage.read_json(state)["state"] if storage.exists(state) else "not judged"
-    if word != "validated":
-        raise NotValidated(
-            f"{checkpoint.url} is {word}; only a validated checkpoint is deployed, align it first"
-        )
-    if (found := storage.sha256_of_file(source / "manifest.json")) != checkpoint.digest:
+def _vouched_for(artifact: Artifact, scratch: Path) -> Checkpoint:
+    """The recorded checkpoint, if gates have passed it and its bytes are as they were written."""
+    checkpoint = open_checkpoint(artifact.url, scratch=scratch)
+    if checkpoint.digest != artifact.digest:
         raise CheckpointCorrupt(
-            f"{checkpoint.url}/manifest.json has digest {found[:12]}, "
-            f"the record says {checkpoint.digest[:12]}; run `stanchion run align` again"
+            f"{artifact.url} has digest {checkpoint.digest[:12]}, the record says {artifact.digest[:12]}; "
+            "run `stanchion run align` again"
         )
-    manifest: dict[str, Any] = storage.read_json(str(source / "manifest.json"))
-    for name in [
-        *NEEDED,
-        *(name for name in COPIED if (source / name).exists() and name in manifest["files"]),
-    ]:
-        if not (source / name).is_file():
-            raise CheckpointCorrupt(f"{checkpoint.url}/{name} is missing; a server needs {', '.join(NEEDED)}")
-        if storage.sha256_of_file(source / name) != manifest["files"][name]["sha256"]:
-            raise CheckpointCorrupt(f"{checkpoint.url}/{name} differs from its manifest; align again")
-    return int(manifest["step"])
+    if missing := [name for name in NEEDED if not (checkpoint.path / name).is_file()]:
+        raise CheckpointCorrupt(
+            f"{artifact.url} has no {', '.join(missing)}, without which nothing is served"
+        )
+    return checkpoint
 
 
 def _write_weights(source: Path, target: Path, dtype: str) -> None:

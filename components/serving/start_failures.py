@@ -13,6 +13,11 @@ CAUSES = (
     ),
     (r"error: argument (?P<what>.+)", "vLLM does not take {what}", "correct serving.engine_flags"),
     (
+        r"Worker proc \S+ died unexpectedly",
+        "a worker was ended by a signal, as when memory runs out or an instruction is not allowed",
+        "read the log and `dmesg`",
+    ),
+    (
         r"[Aa]ddress already in use",
         "another process took the port in between",
         "run the same command again",
@@ -48,7 +53,10 @@ def explain(log: str) -> str:
     return "no known cause; read the log"
 
 
-def last_lines(log: str, lines: int = 12) -> str:
-    """The end of a log without the start-up noise that says nothing about a failure."""
-    kept = [line for line in log.splitlines() if line.strip() and "Route: " not in line]
-    return "\n".join(kept[-lines:])
+def last_lines(log: str, lines: int = 6) -> str:
+    """The last errors of a log, else its end; long lines are cut."""
+    said = [line for line in log.splitlines() if line.strip()]
+    errors = [
+        line for line in said if re.search(r"\b(ERROR|\w*Error|error):?\s", line) and "Dumping" not in line
+    ]
+    return "\n".join(line[:200] for line in (errors or said)[-lines:])
