@@ -1,0 +1,65 @@
+"""The flow from a source to a record of verified shards."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from components.config import Profile, Run, configure, run_folder
+from components.data.integrity import check_dataset
+from components.errors import GateRefused
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
+
+def small(tmp_path: Path, *settings: str) -> tuple[Run, Profile]:
+    return configure(
+        "laptop",
+        [
+            f"profile.storage.root={tmp_path}",
+            "data.source.max_documents=60",
+            "data.tokenizer.vocab_size=400",
+            "data.shards.held_out_share=0.2",
+            *settings,
+        ],
+    )
+
+
+def test_the_flow_leaves_a_record_of_verified_shards_and_is_not_repeated(tmp_path: Path) -> None:
+    from flows.shard_dataset import shard_dataset
+
+    run, profile = small(tmp_path)
+    record = shard_dataset(run, profile)
+    shards = record.output("shards")
+    listed = check_dataset(shards.url, digest=shards.digest)
+    assert record.metrics["shards"] == len(listed.shards)
+    assert record.metrics["documents"] == 60
+    assert record.metrics["unigram_cross_entropy"] == listed.unigram_cross_entropy
+    assert set(record.metrics["seconds"]) == {
+        "check_source",
+        "train_tokenizer",
+        "write_shards",
+        "check_shards",
+    }
+    assert all(verdict.passed for verdict in record.verdicts)
+    assert shard_dataset(run, profile) == record
+
+    shutil.rmtree(shards.url)
+    rebuilt = shard_dataset(run, profile)
+    assert rebuilt.started_at > record.started_at
+    assert rebuilt.output("shards") == shards
+
+
+def test_a_source_that_fails_its_suite_is_refused_and_leaves_no_shards(tmp_path: Path) -> None:
+    from flows.shard_dataset import shard_dataset
+
+    run, profile = small(tmp_path, "data.checks.min_characters=10000")
+    with pytest.raises(GateRefused, match="set_aside_share"):
+        shard_dataset(run, profile)
+    record = run_folder(run, profile).read("shard_dataset")
+    assert record is not None
+    assert record.status == "refused"
+    assert [verdict.passed for verdict in record.verdicts] == [True, False]
+    assert not Path(run_folder(run, profile).path("shards")).exists()
