@@ -18,14 +18,15 @@ from pathlib import Path
 PHASES = (
     "start",
     "data",
+    "rollout",
     "forward",
     "backward",
     "optimizer",
-    "rollout",
     "evaluate",
     "checkpoint",
     "done",
 )
+"""In the order in which a step goes through them: of two ranks at one step, the earlier phase is behind."""
 LAYOUT = struct.Struct("<qqqd")  # process id, step, phase, Unix time
 
 
@@ -58,9 +59,14 @@ class Heartbeat:
 
 def read(folder: Path) -> list[Beat]:
     """The last beat of every rank that has ever beaten, by rank."""
-    return [_read(path) for path in sorted(folder.glob("rank-*"))]
+    found = (_read(path) for path in sorted(folder.glob("rank-*")))
+    return [beat for beat in found if beat is not None]
 
 
-def _read(path: Path) -> Beat:
-    pid, step, phase, at = LAYOUT.unpack(path.read_bytes())
+def _read(path: Path) -> Beat | None:
+    """The beat in a file; None while a rank is just making it."""
+    content = path.read_bytes()
+    if len(content) != LAYOUT.size:
+        return None
+    pid, step, phase, at = LAYOUT.unpack(content)
     return Beat(int(path.name.removeprefix("rank-")), pid, step, PHASES[phase], at)

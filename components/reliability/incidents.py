@@ -1,0 +1,145 @@
+"""What is kept of a stall or crash before the evidence is killed: `incidents/<n>/` in the job's folder.
+
+    summary.md        for whoever is woken: what happened, where, what was done, what to look at
+    stacks/           the Python stack of every rank       beats.json        where each rank said it was
+    events.jsonl      the last events of every rank        environment.json  variables that matter, no secrets
+    log.txt           the end of the log
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from components import storage
+from components.jobs import Job
+from components.observability import events
+from components.reliability import stacks
+from components.reliability.heartbeat import Beat
+from components.reliability.watchdog import Stall
+
+LAST_EVENTS = 20
+SHOWN_RANKS = 16
+MATTERS = re.compile(r"^(CUDA_|DS_|GLOO_|GOMP_|MASTER_|NCCL_|OMP_|STANCHION_|TORCH|LOCAL_|RANK$|WORLD_SIZE$)")
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One thing that went wrong with a job, as it was found."""
+
+    job: Job
+    beats: list[Beat]
+    log: str
+    stall: Stall | None = None
+    """None when a rank ended by itself."""
+
+    @property
+    def title(self) -> str:
+        """One line that says what happened."""
+        if self.stall is None:
+            return f"Crash of {self.job.name}"
+        return f"Stall of {self.job.name}: rank {self.stall.rank} in {self.stall.phase} of step {self.stall.step}"
+
+
+def write(incident: Incident) -> Path:
+    """Leave the bundle; of a stall with the stacks of all ranks, which still stand."""
+    folder = _next_folder(incident.job.folder / "incidents")
+    found: dict[int, str] = {}
+    if incident.stall is not None:
+        pids = {beat.rank: beat.pid for beat in incident.beats}
+        found = stacks.dump(pids, incident.job.folder)
+    for rank, text in found.items():
+        storage.write_text(str(folder / "stacks" / f"rank-{rank:05d}.txt"), text)
+    storage.write_json(str(folder / "beats.json"), [asdict(beat) for beat in incident.beats])
+    storage.write_text(str(folder / "events.jsonl"), _last_events(incident))
+    storage.write_json(str(folder / "environment.json"), environment(incident.job.environment))
+    storage.write_text(str(folder / "log.txt"), incident.log + "\n")
+    storage.write_text(str(folder / "summary.md"), summary(incident, found))
+    return folder
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Variables that steer a job; whatever sounds like a secret is left out."""
+    known = {**os.environ, **more}
+    return {name: known[name] for name in sorted(known) if MATTERS.match(name) and not SECRET.search(name)}
+
+
+def summary(incident: Incident, found: Mapping[int, str]) -> str:
+    """The page to read first."""
+    parts = [f"# {incident.title}", "", *_what_happened(incident)]
+    if incident.stall is not None:
+        parts += ["", "## Where the suspect stands", "", *_stack_of(incident.stall.rank, found)]
+    parts += ["", "## Where every rank is", "", *_rank_table(incident, found)]
+    parts += ["", "## End of the log", "", "```", incident.log.strip() or "(empty)", "```"]
+    return "\n".join(parts) + "\n"
+
+
+def _what_happened(incident: Incident) -> list[str]:
+    stall = incident.stall
+    if stall is None:
+        return [
+            "A rank ended with an error; the others were ended with it. The job is started again from the newest",
+            "validated checkpoint while restarts are left. First look: the end of the log, below.",
+        ]
+    return [
+        f"Every process is alive, and {stall.sentence}.",
+        f"Confidence in the name: **{stall.confidence}**. A rank that is ahead waits in a collective for the one",
+        "that is behind, so the rank with the lowest step and phase is the suspect.",
+        "",
+        "What was done: this bundle was written, then the whole process tree was ended; the job is started again",
+        "from the newest validated checkpoint while restarts are left.",
+        "",
+        f"What to look at next: {_advice(stall)}",
+    ]
+
+
+def _advice(stall: Stall) -> str:
+    if stall.tied > 1:
+        return "ranks in one place and yet no progress: look for two different collectives in `stacks/`."
+    if stall.phase == "data":
+        return "the storage and the loader of that rank: a blocked read shows in its stack."
+    if stall.phase == "start":
+        return "its log: a rank that never began waits for a rendezvous, an import or a file."
+    return "its stack: in a collective it waits for a rank that has ended; elsewhere the top frame is the cause."
+
+
+def _stack_of(rank: int, found: Mapping[int, str]) -> list[str]:
+    text = found.get(rank, "")
+    frames = stacks.innermost(text) or [text.strip() or "no stack: the rank has never reported its process"]
+    return ["```", *frames, "```"]
+
+
+def _rank_table(incident: Incident, found: Mapping[int, str]) -> list[str]:
+    """One line for each place, so that a thousand ranks are still a short table."""
+    now = time.time()
+    places = Counter((beat.step, beat.phase) for beat in incident.beats)
+    lines = ["| step | phase | ranks | oldest beat | innermost frame |", "|---|---|---|---|---|"]
+    for step, phase in sorted(places):
+        there = [beat for beat in incident.beats if (beat.step, beat.phase) == (step, phase)]
+        ranks = ", ".join(str(beat.rank) for beat in there[:SHOWN_RANKS])
+        more = f" and {len(there) - SHOWN_RANKS} more" if len(there) > SHOWN_RANKS else ""
+        age = max(now - beat.at for beat in there)
+        frame = next(iter(stacks.innermost(found.get(there[0].rank, ""), 1)), "")
+        lines.append(f"| {step} | {phase} | {ranks}{more} | {age:.1f} s ago | `{frame}` |")
+    silent = incident.job.processes - len(incident.beats)
+    return [*lines, *([f"\n{silent} ranks have never beaten."] if silent else [])]
+
+
+def _last_events(incident: Incident) -> str:
+    folder = incident.job.folder / "events"
+    last = [event for beat in incident.beats for event in events.read(folder, rank=beat.rank)[-LAST_EVENTS:]]
+    return "".join(json.dumps(event) + "\n" for event in last)
+
+
+def _next_folder(parent: Path) -> Path:
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = parent / str(1 + max((int(path.name) for path in parent.iterdir() if path.name.isdigit()), default=0))
+    folder.mkdir()
+    return folder

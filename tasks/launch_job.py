@@ -1,0 +1,78 @@
+"""A training job, from launch to its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+from prefect import task
+from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from components.jobs import Job
+from components.plugins import Config
+from components.reliability.heartbeat import Beat
+from components.reliability.supervisor import Outcome, supervise
+from components.reliability.watchdog import Limits
+
+UPDATE_SECONDS = 2.0
+
+
+@task(cache_policy=NO_CACHE, task_run_name="launch_job: {name}")
+def launch_job(
+    name: str,
+    job_for: Callable[[int], Job],
+    launcher: Config,
+    *,
+    total_steps: int | None = None,
+    limits: Limits | None = None,
+) -> Outcome:
+    """Run a job under supervision; its steps show as a progress bar, its faults as a table.
+
+    `job_for(attempt)` is asked before each start, so that a restart goes on from the newest validated checkpoint.
+    """
+    outcome = supervise(job_for, launcher, limits, _Progress(name, total_steps))
+    _show_faults(name, outcome)
+    return outcome
+
+
+class _Progress:
+    """One progress bar, moved in place while the job trains."""
+
+    def __init__(self, name: str, total_steps: int | None) -> None:
+        self.total_steps, self.updated_at = total_steps, time.monotonic()
+        self.artifact: UUID | None = None
+        if total_steps:
+            self.artifact = _uuid(
+                create_progress_artifact(0.0, key=_key(name), description=f"steps of {name}, of {total_steps}")
+            )
+
+    def __call__(self, beats: list[Beat]) -> None:
+        """Where the rank that is furthest behind stands."""
+        if self.artifact is None or not self.total_steps or not beats:
+            return
+        if time.monotonic() - self.updated_at < UPDATE_SECONDS:
+            return
+        self.updated_at = time.monotonic()
+        done = 100.0 * min(beat.step for beat in beats) / self.total_steps
+        update_progress_artifact(self.artifact, progress=min(done, 100.0))
+
+
+def _show_faults(name: str, outcome: Outcome) -> None:
+    if not outcome.faults:
+        return
+    for fault in outcome.faults:
+        get_run_logger().warning("%s: %s", fault.kind, fault.detail)
+    rows = [fault.model_dump(mode="json") for fault in outcome.faults]
+    create_table_artifact(key=f"{_key(name)}-faults", table=rows, description="; ".join(outcome.incidents))
+
+
+def _key(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def _uuid(made: object) -> UUID:
+    assert isinstance(made, UUID), "called from a task, never awaited"
+    return made
