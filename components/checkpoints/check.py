@@ -12,7 +12,7 @@ from components.checkpoints.restore import newest_first, open_checkpoint
 from components.errors import CheckpointCorrupt, GateRefused
 from components.judgement import Subject, judge
 from components.plugins import Config, load
-from components.records import Verdict
+from components.records import Artifact, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,11 @@ def resumable(folder: str, scratch: Path | None = None) -> str | None:
             logger.error("passed over: %s", error)
             state.quarantine(url, str(error))
     return None
+
+
+def artifact_of(url: str, name: str = "checkpoint") -> Artifact:
+    """A checkpoint as a stage's output."""
+    return Artifact(name=name, url=url, digest=state.committed_digest(url))
 
 
 def default_gates(*names: str) -> dict[str, Config]:

@@ -17,6 +17,7 @@ from components import storage
 from components.checkpoints import manifest, state
 from components.checkpoints.manifest import Manifest
 from components.errors import CheckpointCorrupt, NotValidated
+from components.records import Fault
 
 logger = logging.getLogger(__name__)
 
@@ -76,10 +77,14 @@ def newest_first(folder: str) -> Iterator[str]:
         yield storage.join(folder, name)
 
 
-def quarantined(folder: str) -> dict[str, state.State]:
-    """What was set aside, with its reason, by URL."""
-    known = {url: state.read(url) for url in newest_first(folder)}
-    return {url: found for url, found in known.items() if found is not None and found.state == "quarantined"}
+def quarantine_faults(folder: str) -> list[Fault]:
+    """What was set aside under a folder, as faults for the record."""
+    known = ((url, state.read(url)) for url in newest_first(folder))
+    return [
+        Fault(kind="corruption", detail=found.reason or url, at=found.at, step=_step(url), recovered=True)
+        for url, found in known
+        if found is not None and found.state == "quarantined"
+    ]
 
 
 def _try(url: str, accept: tuple[str, ...], scratch: Path | None) -> Checkpoint | None:
@@ -91,6 +96,10 @@ def _try(url: str, accept: tuple[str, ...], scratch: Path | None) -> Checkpoint 
         logger.error("quarantined: %s", error)
         state.quarantine(url, str(error))
         return None
+
+
+def _step(url: str) -> int:
+    return _step_and_attempt(url.rpartition("/")[2])[0]
 
 
 def _step_and_attempt(name: str) -> tuple[int, int]:

@@ -37,7 +37,8 @@ def save(engine: Any, draft: Manifest, *, folder: str, scratch: Path, tokenizer:
     """
     staged = scratch / f"step-{draft.step:06d}.partial"
     if dist.get_rank() == 0:
-        shutil.rmtree(staged, ignore_errors=True)
+        for left in scratch.glob("step-*.partial"):  # of an attempt that died while saving
+            shutil.rmtree(left)
         (staged / "random").mkdir(parents=True)
     weights = weights_of(engine)
     ours = (digests.of_tensors(weights), digests.of_partition(engine))

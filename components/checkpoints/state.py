@@ -49,6 +49,11 @@ def read(checkpoint: str) -> State | None:
         raise CheckpointCorrupt(f"{url} is not a state: {error.errors()[0]['msg']}") from None
 
 
+def committed_digest(checkpoint: str) -> str:
+    """The digest a checkpoint is known by: SHA-256 of the manifest that was committed."""
+    return _known(checkpoint).manifest_sha256
+
+
 def commit(checkpoint: str, manifest_sha256: str) -> None:
     """Announce a checkpoint that is about to appear under this name, whole."""
     _write(checkpoint, State(state="committed", manifest_sha256=manifest_sha256, at=datetime.now(UTC)))

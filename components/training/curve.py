@@ -1,0 +1,61 @@
+"""What a job's events say of its course: the losses step by step, in a few points and in a line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from components import storage
+from components.observability import events
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def course(folder: Path) -> dict[str, Any]:
+    """First and last loss, and curves of at most 60 points: [[step, nats], ...]."""
+    training = by_step(folder, "step", "loss")
+    held_out = by_step(folder, "evaluate", "held_out_loss")
+    return {
+        "loss_first": training[0][1] if training else None,
+        "loss_last": training[-1][1] if training else None,
+        "loss_curve": thinned(training, 60),
+        "held_out_curve": held_out,
+    }
+
+
+def by_step(folder: Path, kind: str, value: str) -> list[tuple[int, float]]:
+    """One value of rank 0's events by step; a step that was repeated after a restart counts as done last."""
+    found = {event["step"]: event[value] for event in events.read(folder, kind, rank=0)}
+    return sorted(found.items())
+
+
+def thinned(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
+    """At most `most` points, evenly over the steps, each the mean of its piece."""
+    pieces = [points[i * len(points) // most : (i + 1) * len(points) // most] for i in range(most)]
+    return [(piece[-1][0], sum(v for _, v in piece) / len(piece)) for piece in pieces if piece]
+
+
+def sparkline(points: Sequence[tuple[int, float]]) -> str:
+    """A curve as one line of text."""
+    values = [value for _, value in points]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return "".join(BARS[round((value - low) / ((high - low) or 1) * (len(BARS) - 1))] for value in values)
+
+
+def as_markdown(measured: dict[str, Any]) -> str:
+    """The course of a run, for people."""
+    curve = measured["loss_curve"]
+    rows = "\n".join(f"| {step} | {loss:.3f} |" for step, loss in measured["held_out_curve"])
+    return (
+        f"`{sparkline(curve)}`\n\nTraining loss from {measured['loss_first']:.3f} to "
+        f"{curve[-1][1]:.3f} nats a token.\n\n| step | held-out loss |\n|---:|---:|\n{rows}\n\n"
+        f"A unigram model has {measured['unigram_cross_entropy']:.3f}. "
+        f"{measured['tokens_per_second']:,.0f} tokens a second on {measured['world_size']} ranks."
+    )
+
+
+def publish_events(folder: Path, url: str) -> None:
+    """Copy a job's events into the run, where reports look for them."""
+    for path in sorted(folder.glob("rank-*.jsonl")):
+        storage.write_bytes(storage.join(url, path.name), path.read_bytes())
