@@ -87,7 +87,7 @@ def whole_run() -> list[Record]:
     pair = {"prompt": text, "before": "    return n n\n", "after": "    return n % 2 == 0\n"}
     rewards = {"kl": 0.081, "before": before, "after": after, "samples": [pair, pair]}
     timed = {"data": 2.0, "forward": 40.0, "backward": 70.0, "optimizer": 20.0}
-    bar = {"shards": 41, "unigram_cross_entropy": 5.9}
+    bar = {"shards": 41, "unigram_cross_entropy": 5.9, "tokens": {"train": 1_204_331, "held_out": 61_002}}
     made = [
         record("shard_dataset", [], ["shards"], metrics=bar, verdicts=verdicts("documents_are_clean")),
         record(
@@ -95,7 +95,7 @@ def whole_run() -> list[Record]:
             ["shards"],
             ["checkpoint"],
             faults=[stall],
-            metrics={"seconds_by_phase": timed},
+            metrics={"seconds_by_phase": timed, "held_out_loss": 2.66},
             verdicts=verdicts(
                 "files_match_manifest", "weights_are_finite", "loss_reproduces", "beats_a_unigram_model"
             ),
@@ -309,7 +309,15 @@ def test_the_picture_of_a_chain_shows_stages_and_verdicts(folder: RunFolder, tmp
     text = out.read_text()
     ElementTree.fromstring(text)
     assert "prefers-color-scheme: dark" in text
-    for expected in ("Pre-train", "148 s", "beats a unigram model", "logprobs match trainer"):
+    for expected in (
+        "Pre-train",
+        "148 s",
+        "1,204,331 tokens",
+        "loss 2.66 held out",
+        "parses 62% → 91%",
+        "beats a unigram model",
+        "logprobs match trainer",
+    ):
         assert expected in text
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from components import storage
-from components.observability import canvas
+from components.observability import canvas, readings
 from components.observability.canvas import SMALL, WIDTH, colour
 from components.records import Artifact, Record, RunFolder, Verdict
 
@@ -33,7 +33,7 @@ def chain_picture(records: Iterable[Record]) -> str:
     """The chain of a run: a box a stage, what it took, what its gates said, and what it handed on."""
     left_by = {record.stage: record for record in records}
     most = max((len(record.verdicts) for stage, record in left_by.items() if stage in STAGES), default=0)
-    width, height = len(STAGES) * (BOX + GAP) - GAP + 2, 84 + LINE * max(most, 1)
+    width, height = len(STAGES) * (BOX + GAP) - GAP + 2, 88 + LINE * max(most, 1)
     with canvas.style("chain"):
         figure = canvas.blank(width, height)
         drawn = _sheet(figure, width, height)
@@ -101,8 +101,9 @@ def _box(drawn: Any, x: float, height: float, title: str, record: Record | None)
     drawn.text(x + BOX - 10, 26, state, size=SMALL, va="center", ha="right", color=colour("muted"))
     if record is not None:
         drawn.text(x + 10, 48, _handed_on(record), size=10, va="center", color=colour("muted"))
+        drawn.text(x + 10, 67, readings.headline(record), size=SMALL, va="center", color=colour("ink"))
         for line, verdict in enumerate(record.verdicts):
-            _tick(drawn, x + 10, 70 + LINE * line, verdict)
+            _tick(drawn, x + 10, 90 + LINE * line, verdict)
 
 
 def _tick(drawn: Any, x: float, y: float, verdict: Verdict) -> None:
@@ -112,11 +113,9 @@ def _tick(drawn: Any, x: float, y: float, verdict: Verdict) -> None:
 
 
 def _handed_on(record: Record) -> str:
-    """What the next stage reads, or why there is none; the scorecard says its level."""
+    """What the next stage reads, or why there is none."""
     if record.status != "completed":
         return record.status
-    if platform := record.metrics.get("platform"):
-        return f"L{platform['level']} {platform['name']}"
     return " ".join((record.outputs[-1].name, record.outputs[-1].digest[:8])) if record.outputs else ""
 
 

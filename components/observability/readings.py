@@ -76,10 +76,28 @@ def load_summary(record: Record | None) -> list[tuple[str, str]]:
     return [line for line in lines if line is not None]
 
 
+def headline(record: Record) -> str:
+    """The one figure of a stage that people ask for; empty when it was not measured."""
+    metrics = record.metrics
+    if isinstance(tokens := metrics.get("tokens"), Mapping) and "train" in tokens:
+        return f"{tokens['train']:,} tokens"
+    if isinstance(platform := metrics.get("platform"), Mapping):
+        return f"L{platform['level']} {platform['name']}"
+    if rate := _load(record).get("tokens_per_second"):
+        return f"{rate:.0f} tokens/s"
+    if (parsed := _change(metrics, "parse_share")) is not None:
+        return f"parses {parsed[0]:.0%} → {parsed[1]:.0%}"
+    if isinstance(loss := metrics.get("held_out_loss"), (int, float)):
+        return f"loss {loss:.2f} held out"
+    return ""
+
+
 def before_and_after(record: Record | None) -> list[tuple[str, str, str]]:
     """Measures of the policy before and after alignment, with their intervals where they were estimated."""
     metrics = record.metrics if record else {}
-    before, after = metrics.get("before") or {}, metrics.get("after") or {}
+    before, after = metrics.get("before"), metrics.get("after")
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return []
     names = [name for name in after if _estimate(after[name])]
     return [
         (name.replace("_", " "), _estimate(before.get(name)) or "—", _estimate(after[name])) for name in names
@@ -117,3 +135,16 @@ def _estimate(value: Any) -> str:
 def _mean(spent: list[Mapping[str, float]]) -> dict[str, float]:
     phases = {phase for one in spent for phase in one}
     return {phase: sum(one.get(phase, 0.0) for one in spent) / len(spent) for phase in sorted(phases)}
+
+
+def _change(metrics: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    """Means of a measure before and after, when both were estimated."""
+    values = []
+    for moment in ("before", "after"):
+        measured = metrics.get(moment)
+        value = measured.get(name) if isinstance(measured, Mapping) else None
+        value = value.get("mean") if isinstance(value, Mapping) else value
+        if not isinstance(value, (int, float)):
+            return None
+        values.append(float(value))
+    return values[0], values[1]

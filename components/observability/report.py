@@ -38,7 +38,7 @@ def render(
     from jinja2 import Environment, StrictUndefined
 
     engine = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    engine.filters |= {"duration": duration, "money": money}
+    engine.filters |= {"duration": duration, "money": money, "headline": readings.headline}
     chain = [records[stage] for stage in STAGES if stage in records]
     page = engine.from_string(TEMPLATE.read_text())
     return page.render(
