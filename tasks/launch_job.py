@@ -46,7 +46,9 @@ class _Progress:
         self.artifact: UUID | None = None
         if total_steps:
             self.artifact = _uuid(
-                create_progress_artifact(0.0, key=_key(name), description=f"steps of {name}, of {total_steps}")
+                create_progress_artifact(
+                    0.0, key=_key(name), description=f"steps of {name}, of {total_steps}"
+                )
             )
 
     def __call__(self, beats: list[Beat]) -> None:

@@ -7,6 +7,7 @@ survives the process that launched it: launcher and ranks die with it, however i
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -64,7 +65,9 @@ class ProcessTree:
             self._signal(signal.SIGKILL)
             self._wait(1.0)
         if left := self.survivors():
-            raise JobError(f"processes {left} of {self.folder} outlived SIGKILL; see `ps -o pid,stat,wchan {left[0]}`")
+            raise JobError(
+                f"processes {left} of {self.folder} outlived SIGKILL; see `ps -o pid,stat,wchan {left[0]}`"
+            )
         self.process.wait()
 
     def survivors(self) -> list[int]:
@@ -129,7 +132,7 @@ def launch(job: Job, config: Config) -> Handle:
     logs.mkdir()
     with (logs / "launcher.log").open("wb") as output:
         process = subprocess.Popen(
-            command(job, logs),
+            command(job, logs, config),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -140,12 +143,13 @@ def launch(job: Job, config: Config) -> Handle:
     return ProcessTree(process, job, logs, config.grace_seconds)
 
 
-def command(job: Job, logs: Path) -> list[str]:
+def command(job: Job, logs: Path, config: Config) -> list[str]:
     """torchrun on a free port of the loopback; restarts are the supervisor's, not torchrun's."""
     return [
         *(sys.executable, "-m", OWNED, "torch.distributed.run"),
         *("--standalone", "--local-addr", "127.0.0.1", "--nnodes", "1"),
         *("--nproc-per-node", str(job.processes), "--max-restarts", "0"),
+        *("--shutdown-timeout", str(math.ceil(config.grace_seconds))),
         *("--log-dir", str(logs), "--redirects", "3"),
         *("-m", OWNED, job.target),
     ]

@@ -1,9 +1,9 @@
 """What is kept of a stall or crash before the evidence is killed: `incidents/<n>/` in the job's folder.
 
-    summary.md        for whoever is woken: what happened, where, what was done, what to look at
-    stacks/           the Python stack of every rank       beats.json        where each rank said it was
-    events.jsonl      the last events of every rank        environment.json  variables that matter, no secrets
-    log.txt           the end of the log
+summary.md        for whoever is woken: what happened, where, what was done, what to look at
+stacks/           the Python stack of every rank       beats.json        where each rank said it was
+events.jsonl      the last events of every rank        environment.json  variables that matter, no secrets
+log.txt           the end of the log
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def _advice(stall: Stall) -> str:
         return "the storage and the loader of that rank: a blocked read shows in its stack."
     if stall.phase == "start":
         return "its log: a rank that never began waits for a rendezvous, an import or a file."
-    return "its stack: in a collective it waits for a rank that has ended; elsewhere the top frame is the cause."
+    return (
+        "its stack: in a collective it waits for a rank that has ended; elsewhere the top frame is the cause."
+    )
 
 
 def _stack_of(rank: int, found: Mapping[int, str]) -> list[str]:
@@ -140,6 +142,8 @@ def _last_events(incident: Incident) -> str:
 
 def _next_folder(parent: Path) -> Path:
     parent.mkdir(parents=True, exist_ok=True)
-    folder = parent / str(1 + max((int(path.name) for path in parent.iterdir() if path.name.isdigit()), default=0))
+    folder = parent / str(
+        1 + max((int(path.name) for path in parent.iterdir() if path.name.isdigit()), default=0)
+    )
     folder.mkdir()
     return folder

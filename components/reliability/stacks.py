@@ -38,11 +38,12 @@ def dump(pids: Mapping[int, int], folder: Path) -> dict[int, str]:
 
 def of_process(pid: int, folder: Path) -> str:
     """The stack of one process of the job in `folder`."""
-    if not _belongs(pid, folder):
+    if not belongs(pid, folder):
         return f"process {pid} is not on this machine or has ended"
-    py_spy = _py_spy()
-    text = _by_py_spy(py_spy, pid) if py_spy else ""
-    return text or _by_signal(pid) or f"process {pid} did not answer: no py-spy, and SIGUSR1 brought nothing"
+    state = _state(pid)
+    text = _by_py_spy(pid, *(["--nonblocking"] if state == psutil.STATUS_STOPPED else []))
+    text = text or _by_signal(pid) or f"process {pid} did not answer py-spy, nor SIGUSR1"
+    return f"State: {state}\n{text}"
 
 
 def innermost(stack: str, frames: int = 3) -> list[str]:
@@ -60,7 +61,7 @@ def _frame(line: str) -> str:
     return line.strip()
 
 
-def _belongs(pid: int, folder: Path) -> bool:
+def belongs(pid: int, folder: Path) -> bool:
     """A beat may come from another machine, where the same number is another process."""
     try:
         return psutil.Process(pid).environ().get(FOLDER_VARIABLE) == str(folder.absolute())
@@ -68,13 +69,21 @@ def _belongs(pid: int, folder: Path) -> bool:
         return False
 
 
+def _state(pid: int) -> str:
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.Error:
+        return "ended"
+
+
 def _py_spy() -> str | None:
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
-def _by_py_spy(py_spy: str, pid: int) -> str:
-    ask = [py_spy, "dump", "--full-filenames", "--pid", str(pid)]
+def _by_py_spy(pid: int, *options: str) -> str:
+    """What py-spy reads from the memory of a process; of a stopped one without stopping it once more."""
+    ask = [_py_spy() or "py-spy", "dump", "--full-filenames", *options, "--pid", str(pid)]
     try:
         done = subprocess.run(ask, capture_output=True, text=True, timeout=DUMP_SECONDS)
     except (OSError, subprocess.TimeoutExpired):

@@ -26,12 +26,15 @@ from components.errors import JobFailed, JobStalled
 from components.jobs import Handle, Job
 from components.plugins import Config, load, name_of
 from components.records import Fault
-from components.reliability import heartbeat, incidents
+from components.reliability import heartbeat, incidents, stacks
 from components.reliability.heartbeat import Beat
 from components.reliability.incidents import Incident
 from components.reliability.watchdog import Limits, Watchdog
 
 logger = logging.getLogger(__name__)
+
+ENDING_SECONDS = 10.0
+"""How long a launcher may take to end the other ranks after one has ended."""
 
 OnProgress = Callable[[list[Beat]], None]
 
@@ -134,13 +137,24 @@ def _watch(
         ledger.moving(beats, job.processes)
         if on_progress is not None:
             on_progress(beats)
-        if (stall := watchdog.look(beats, time.monotonic())) is not None:
+        stall = watchdog.look(beats, time.monotonic())
+        if stall is not None and not _is_ending(job, handle, beats):
             return _keep(Incident(job, beats, handle.log_tail(), stall), ledger)
         time.sleep(limits.poll_seconds)
     if code == 0 and (job.folder / "result.json").exists():
         return None
     tail = handle.log_tail() if code else "every rank ended without an error, but rank 0 left no result"
     return _keep(Incident(job, heartbeat.read(job.folder / "beats"), tail), ledger)
+
+
+def _is_ending(job: Job, handle: Handle, beats: list[Beat]) -> bool:
+    """Whether a rank has ended and the launcher is about to say so: then it is a crash and no stall."""
+    if all(stacks.belongs(beat.pid, job.folder) for beat in beats):
+        return False
+    deadline = time.monotonic() + ENDING_SECONDS
+    while handle.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return handle.poll() is not None
 
 
 def _keep(incident: Incident, ledger: Ledger) -> Incident:
@@ -155,7 +169,12 @@ def _fault(incident: Incident) -> Fault:
     if stall is not None:
         detail = f"{stall.sentence}; confidence {stall.confidence}"
         return Fault(
-            kind="stall", detail=detail, at=now, rank=stall.rank, step=stall.step, seconds_to_detect=stall.seconds
+            kind="stall",
+            detail=detail,
+            at=now,
+            rank=stall.rank,
+            step=stall.step,
+            seconds_to_detect=stall.seconds,
         )
     named = re.match(r"rank (\d+) ended", incident.log)
     rank = int(named[1]) if named else None
@@ -180,7 +199,9 @@ def _give_up(incident: Incident, ledger: Ledger) -> NoReturn:
     job, bundle, count = incident.job, ledger.bundles[-1], len(ledger.faults)
     stall = incident.stall
     if stall is None:
-        raise JobFailed(f"{job.name} failed {count} times; read {bundle}/summary.md. Last log:\n{incident.log}")
+        raise JobFailed(
+            f"{job.name} failed {count} times; read {bundle}/summary.md. Last log:\n{incident.log}"
+        )
     raise JobStalled(
         f"{job.name} came to a stop {count} times, last: {stall.sentence}; read {bundle}/summary.md",
         rank=stall.rank,
