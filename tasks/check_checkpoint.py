@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from prefect import task
 from prefect.artifacts import create_table_artifact
@@ -17,11 +18,15 @@ from components.records import Verdict
 
 @task(cache_policy=NO_CACHE)
 def check_checkpoint(
-    checkpoint: str, gates: Mapping[str, Config], shards: str | None = None, scratch: Path | None = None
+    checkpoint: str,
+    gates: Mapping[str, Config],
+    shards: str | None = None,
+    scratch: Path | None = None,
+    figures: Mapping[str, Any] | None = None,
 ) -> list[Verdict]:
     """Validate the checkpoint, or quarantine it and raise with the figures of all gates."""
     try:
-        verdicts = decide(checkpoint, gates, shards=shards, scratch=scratch)
+        verdicts = decide(checkpoint, gates, shards=shards, scratch=scratch, figures=figures)
     except GateRefused as refusal:
         _show(refusal.verdicts)
         raise

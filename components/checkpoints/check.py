@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from components import storage
 from components.checkpoints import manifest, state
@@ -28,11 +29,16 @@ def check_path(path: Path) -> list[Verdict]:
 
 
 def decide(
-    url: str, gates: Mapping[str, Config], *, shards: str | None = None, scratch: Path | None = None
+    url: str,
+    gates: Mapping[str, Config],
+    *,
+    shards: str | None = None,
+    scratch: Path | None = None,
+    figures: Mapping[str, Any] | None = None,
 ) -> list[Verdict]:
     """Validate a committed checkpoint, or quarantine it and raise GateRefused with every figure."""
     local = storage.fetch(shards, scratch) if shards else None
-    verdicts = judge(Subject(storage.fetch(url, scratch), shards=local), gates)
+    verdicts = judge(Subject(storage.fetch(url, scratch), shards=local, figures=figures or {}), gates)
     if all(verdict.passed for verdict in verdicts):
         state.validate(url, verdicts)
         return verdicts
