@@ -69,6 +69,10 @@ def load_test_metrics() -> dict[str, Any]:
     }
 
 
+def spread(mean: float) -> dict[str, float]:
+    return {"mean": mean, "low": mean - 0.04, "high": mean + 0.04}
+
+
 def whole_run() -> list[Record]:
     """Records of a run in which every stage went well, after a stall in pre-training."""
     stall = Fault(
@@ -81,11 +85,13 @@ def whole_run() -> list[Record]:
         seconds_to_recover=11.5,
         recovered=True,
     )
-    before = {"reward": {"mean": 0.31, "low": 0.27, "high": 0.35}, "parse_share": 0.62}
-    after = {"reward": {"mean": 0.58, "low": 0.54, "high": 0.62}, "parse_share": 0.91}
+    before = {"reward": spread(0.31), "parse_share": spread(0.62), "distinct_share": 0.98}
+    after = {"reward": spread(0.58), "parse_share": spread(0.91), "distinct_share": 0.97}
+    rise = {"reward": spread(0.27), "parse_share": spread(0.29)}
     text = "def is_even(n):\n    # Tell whether a number is even.\n"
     pair = {"prompt": text, "before": "    return n n\n", "after": "    return n % 2 == 0\n"}
-    rewards = {"kl": 0.081, "before": before, "after": after, "samples": [pair, pair]}
+    rewards = {"kl": 0.081, "before": before, "after": after, "rise": rise}
+    rewards |= {"samples": [pair, pair], "prompts": 256}
     timed = {"data": 2.0, "forward": 40.0, "backward": 70.0, "optimizer": 20.0}
     bar = {"shards": 41, "unigram_cross_entropy": 5.9, "tokens": {"train": 1_204_331, "held_out": 61_002}}
     made = [
@@ -210,7 +216,9 @@ def test_the_report_shows_every_part_of_a_whole_run(folder: RunFolder) -> None:
         "Backward takes 51% of a step",
         "Reward rose from",
         "First token: half within",
-        "0.31 (0.27 to 0.35)",
+        "0.27 to 0.35",
+        "+0.27",
+        "On 256 held-out prompts",
         "return n % 2 == 0",
         "125.4",
         "rank 1, step 310",

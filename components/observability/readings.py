@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from components.alignment.summary import TITLES
 from components.records import Record
 
 Event = Mapping[str, Any]
@@ -92,16 +93,22 @@ def headline(record: Record) -> str:
     return ""
 
 
-def before_and_after(record: Record | None) -> list[tuple[str, str, str]]:
-    """Measures of the policy before and after alignment, with their intervals where they were estimated."""
+def before_and_after(record: Record | None) -> list[dict[str, Any]]:
+    """Measures of the policy before and after alignment and their change, each with its interval."""
     metrics = record.metrics if record else {}
-    before, after = metrics.get("before"), metrics.get("after")
-    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
-        return []
-    names = [name for name in after if _estimate(after[name])]
-    return [
-        (name.replace("_", " "), _estimate(before.get(name)) or "—", _estimate(after[name])) for name in names
+    moments = [metrics.get(name) for name in ("before", "after", "rise")]
+    before, after, rise = (one if isinstance(one, Mapping) else {} for one in moments)
+    known = [name for name in TITLES if name in after] + sorted(set(after) - set(TITLES))
+    rows = [
+        {
+            "measure": TITLES.get(name, name.replace("_", " ")),
+            "before": _estimate(before.get(name)),
+            "after": _estimate(after[name]),
+            "change": _estimate(rise.get(name), "+.3g"),
+        }
+        for name in known
     ]
+    return [row for row in rows if row["after"]]
 
 
 def samples(record: Record | None, most: int = 3) -> list[Mapping[str, Any]]:
@@ -119,17 +126,15 @@ def _percentiles(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {1000 * value:.0f} ms" for name, value in values.items())
 
 
-def _estimate(value: Any) -> str:
-    """A number, or a mean with its interval, as people read it; nothing for anything else."""
-    if isinstance(value, bool):
-        return ""
-    if isinstance(value, (int, float)):
-        return f"{value:.3g}"
-    if isinstance(value, Mapping) and "mean" in value:
-        low, high = value.get("low"), value.get("high")
-        spread = f" ({low:.3g} to {high:.3g})" if low is not None and high is not None else ""
-        return f"{value['mean']:.3g}{spread}"
-    return ""
+def _estimate(value: Any, form: str = ".3g") -> tuple[str, str] | None:
+    """A number and its interval as people read them; nothing for anything else."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return format(value, form), ""
+    if not isinstance(value, Mapping) or not isinstance(value.get("mean"), (int, float)):
+        return None
+    low, high = value.get("low"), value.get("high")
+    spread = f"{low:{form}} to {high:{form}}" if low is not None and high is not None else ""
+    return format(value["mean"], form), spread
 
 
 def _mean(spent: list[Mapping[str, float]]) -> dict[str, float]:

@@ -49,6 +49,7 @@ def render(
         time=time_shares(chain),
         figures=figures(records, happened),
         before_after=readings.before_and_after(records.get("rl")),
+        prompts=records["rl"].metrics.get("prompts") if "rl" in records else None,
         samples=readings.samples(records.get("rl")),
         load=readings.load_summary(records.get("deploy")),
         scorecard=records["assess"].metrics if "assess" in records else {},
