@@ -31,7 +31,7 @@ def launch_job(
 ) -> Outcome:
     """Run a job under supervision; its steps show as a progress bar, its faults as a table.
 
-    `job_for(attempt)` is asked before each start, so that a restart goes on from the newest validated checkpoint.
+    `job_for(attempt)` is asked before each start, so that a restart goes on from the newest checkpoint.
     """
     outcome = supervise(job_for, launcher, limits, _Progress(name, total_steps))
     _show_faults(name, outcome)

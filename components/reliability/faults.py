@@ -2,8 +2,8 @@
 
 STANCHION_FAULT='{"kind": "sleep", "rank": 1, "step": 20, "phase": "data", "once": "/tmp/marker"}'
 
-Without that variable a call costs one cached look-up. `once` names a file that is made when the fault strikes:
-a restarted job finds it and is spared.
+Without that variable a call costs one cached look-up. `once` names a file that is made when the fault
+strikes: a restarted job finds it and is spared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Drill(Config):
     """One fault: what, where and when."""
 
     kind: Literal["sleep", "kill", "stop", "exit", "busy_gil"]
-    """`sleep` blocks; `kill` is SIGKILL, `stop` SIGSTOP; `exit` ends with an error; `busy_gil` blocks every thread."""
+    """`sleep` blocks one thread, `busy_gil` all; `kill` is SIGKILL, `stop` SIGSTOP; `exit` ends with an error."""
 
     rank: int = 0
     step: int = 1

@@ -43,9 +43,10 @@ class Incident:
     @property
     def title(self) -> str:
         """One line that says what happened."""
-        if self.stall is None:
+        stall = self.stall
+        if stall is None:
             return f"Crash of {self.job.name}"
-        return f"Stall of {self.job.name}: rank {self.stall.rank} in {self.stall.phase} of step {self.stall.step}"
+        return f"Stall of {self.job.name}: rank {stall.rank} in {stall.phase} of step {stall.step}"
 
 
 def write(incident: Incident) -> Path:
@@ -85,15 +86,15 @@ def _what_happened(incident: Incident) -> list[str]:
     stall = incident.stall
     if stall is None:
         return [
-            "A rank ended with an error; the others were ended with it. The job is started again from the newest",
-            "validated checkpoint while restarts are left. First look: the end of the log, below.",
+            "A rank ended with an error; the others were ended with it. The job is started again from the",
+            "newest validated checkpoint while restarts are left. First look: the end of the log, below.",
         ]
     return [
         f"Every process is alive, and {stall.sentence}.",
-        f"Confidence in the name: **{stall.confidence}**. A rank that is ahead waits in a collective for the one",
-        "that is behind, so the rank with the lowest step and phase is the suspect.",
+        f"Confidence in the name: **{stall.confidence}**. A rank that is ahead waits in a collective for the",
+        "one that is behind, so the rank with the lowest step and phase is the suspect.",
         "",
-        "What was done: this bundle was written, then the whole process tree was ended; the job is started again",
+        "What was done: this bundle was written, then the whole process tree was ended; the job starts again",
         "from the newest validated checkpoint while restarts are left.",
         "",
         f"What to look at next: {_advice(stall)}",

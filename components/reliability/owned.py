@@ -1,12 +1,12 @@
 """A process that never outlives the one that started it: `python -m components.reliability.owned MODULE ...`.
 
-torchrun gives every rank a session of its own, so a signal to the group of a killed supervisor reaches none of
-them. Started through this module, launcher and ranks each ask the kernel to end them with their parent, before
-anything heavy is imported.
+torchrun gives every rank a session of its own, so a signal to the group of a killed supervisor reaches none
+of them. Started through this module, launcher and ranks each ask the kernel to end them with their parent,
+before anything heavy is imported.
 
 Pattern: Owned Process Tree
 Problem: a killed flow leaves its ranks behind; they hold devices, ports and memory, and nobody knows of them.
-Answer: each level asks to die with the level above; the supervisor finds the rest by a mark in their environment.
+Answer: each level asks to die with the level above; the supervisor finds the rest by a mark they inherit.
 Trade-off: a job cannot outlive its supervisor, so a supervisor that must be restarted takes the job with it.
 """
 

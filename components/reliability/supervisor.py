@@ -58,7 +58,7 @@ def supervise(
     limits: Limits | None = None,
     on_progress: OnProgress | None = None,
 ) -> Outcome:
-    """Run `job_for(0)`, and after a fault `job_for(1)` and so on, until one ends well or restarts are used up.
+    """Run `job_for(0)`, after a fault `job_for(1)` and so on, until one ends well or restarts are used up.
 
     However this function ends, no process of the job is left.
     """
@@ -73,8 +73,10 @@ def supervise(
             if incident is None:
                 ledger.recovered()
                 return ledger.outcome(job, restarts=attempt)
-            _log(incident, ledger, last=attempt == limits.max_restarts)
-    _give_up(incident, ledger)
+            if attempt == limits.max_restarts:
+                _give_up(incident, ledger)
+            logger.error("%s; kept in %s; starting again", incident.title, ledger.bundles[-1])
+    raise AssertionError("the last attempt returns or raises")
 
 
 class Ledger:
@@ -189,11 +191,6 @@ def _fault(incident: Incident) -> Fault:
     )
 
 
-def _log(incident: Incident, ledger: Ledger, *, last: bool) -> None:
-    what = "no restart is left" if last else "ended its processes, starting again"
-    logger.error("%s; kept in %s; %s", incident.title, ledger.bundles[-1], what)
-
-
 def _give_up(incident: Incident, ledger: Ledger) -> NoReturn:
     """Restarts are used up."""
     job, bundle, count = incident.job, ledger.bundles[-1], len(ledger.faults)
@@ -212,7 +209,7 @@ def _give_up(incident: Incident, ledger: Ledger) -> NoReturn:
 
 @contextmanager
 def terminated_means_unwound() -> Iterator[None]:
-    """SIGTERM unwinds this process once, so that what it owns is ended first; whoever listens already goes on."""
+    """SIGTERM unwinds this process once, so that what it owns is ended first; other listeners are left alone."""
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

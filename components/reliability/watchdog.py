@@ -155,7 +155,7 @@ class Watchdog:
         return max(self.limits.step_factor * median, self.limits.floor_seconds)
 
     def _learn(self, now: float) -> None:
-        """The pace of the rank that is furthest behind; a checkpoint in between is an outlier of the median."""
+        """The pace of the rank that is furthest behind; a checkpoint in between does not move the median."""
         before, at = self._front
         step = min(place.beat.step for place in self._places.values())
         if step <= before:
