@@ -248,6 +248,7 @@ def test_a_refused_run_says_what_blocked_it(folder: RunFolder) -> None:
     storage.local_path(folder.path("records", "deploy.json")).unlink()
     text, _ = read_page(report.write(folder))
     assert '<span class="word blocked">blocked</span>' in text
+    assert "Reinforce: reward_improved: held-out loss 2.66, allowed 2.70" in text
     assert "0.31 is not above 0.33" in text
     assert "has not run" in text
     assert "✗" in text

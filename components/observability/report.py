@@ -72,7 +72,8 @@ def verdict_of(records: Mapping[str, Record]) -> dict[str, str]:
                 "unfinished", f"{title} has not run yet; `stanchion run {stage}` goes on from here"
             )
         if record.status == "refused":
-            return _verdict("blocked", f"{title}: {record.reason or 'a gate said no'}")
+            said = [f"{one.gate}: {one.reason}" for one in record.verdicts if not one.passed]
+            return _verdict("blocked", f"{title}: {'; '.join(said) or record.reason or 'a gate said no'}")
         if record.status == "failed":
             return _verdict("failed", f"{title}: {record.reason or 'ended without a reason'}")
     asked = sum(len(record.verdicts) for record in records.values() if record.stage in STAGES)
