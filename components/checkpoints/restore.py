@@ -78,12 +78,12 @@ def newest_first(folder: str) -> Iterator[str]:
 
 
 def quarantine_faults(folder: str) -> list[Fault]:
-    """What was set aside under a folder, as faults for the record."""
+    """What was set aside because its bytes were not right, as faults for the record."""
     known = ((url, state.read(url)) for url in newest_first(folder))
     return [
         Fault(kind="corruption", detail=found.reason or url, at=found.at, step=_step(url), recovered=True)
         for url, found in known
-        if found is not None and found.state == "quarantined"
+        if found is not None and found.state == "quarantined" and _is_rotten(found)
     ]
 
 
@@ -96,6 +96,12 @@ def _try(url: str, accept: tuple[str, ...], scratch: Path | None) -> Checkpoint 
         logger.error("quarantined: %s", error)
         state.quarantine(url, str(error))
         return None
+
+
+def _is_rotten(known: state.State) -> bool:
+    """Set aside by the files themselves or by the gate that looks at them, not for being a weak model."""
+    refused = [verdict.gate for verdict in known.verdicts if not verdict.passed]
+    return not refused or "files_match_manifest" in refused
 
 
 def _step(url: str) -> int:
