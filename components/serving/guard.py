@@ -49,7 +49,12 @@ def main(folder: Path) -> None:
         own = psutil.Process()
         _write(
             folder / "process.json",
-            {"guard": own.pid, "guard_started": own.create_time(), "session": process.pid},
+            {
+                "guard": own.pid,
+                "guard_started": own.create_time(),
+                "session": process.pid,
+                "scratch": scratch,
+            },
         )
         reason = _watch(folder, launch["owner"], process, asked)
         _end_all(process)

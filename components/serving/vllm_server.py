@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -138,6 +139,7 @@ def start(
 ) -> Server:
     """Serve a release whose every byte is as recorded; what it returns is ready, else it is ended."""
     verified = releases.verify(release, expected_digest)
+    engine.check_memory(release, verified, device=device, kv_cache_megabytes=kv_cache_megabytes)
     stop(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name in STATE_FILES:
@@ -188,6 +190,7 @@ def stop(folder: Path) -> None:
         raise ServingError(
             f"processes {survivors(folder)} of the server in {folder} do not end; end them by hand"
         )
+    shutil.rmtree(_json(folder / "process.json")["scratch"], ignore_errors=True)
 
 
 def survivors(folder: Path) -> list[int]:
