@@ -209,7 +209,7 @@ def _give_up(incident: Incident, ledger: Ledger) -> NoReturn:
 
 @contextmanager
 def terminated_means_unwound() -> Iterator[None]:
-    """SIGTERM unwinds this process once, so that what it owns is ended first; other listeners are left alone."""
+    """SIGTERM unwinds this process once, so that what it owns is ended first; other handlers stay in place."""
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

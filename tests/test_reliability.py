@@ -1,0 +1,256 @@
+"""Reliability: a job is judged by its progress, its evidence is kept, and it is started again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from components.errors import JobFailed, JobStalled
+from components.jobs import Job
+from components.launchers import local
+from components.reliability import faults, heartbeat, incidents, stacks
+from components.reliability.faults import Drill
+from components.reliability.heartbeat import Beat, Heartbeat
+from components.reliability.supervisor import supervise
+from components.reliability.watchdog import Limits, Stall, Watchdog
+
+ROOT = Path(__file__).parent.parent
+TARGET = '''
+import time
+from components.jobs import this_rank
+from components.reliability.faults import inject
+
+def main():
+    rank = this_rank()
+    settings = rank.settings
+    for step in range(1, settings["steps"] + 1):
+        for phase in ("data", "forward", "backward", "optimizer"):
+            rank.heartbeat.beat(step, phase)
+            inject(rank.rank, step, phase)
+            if phase == "backward":
+                wait_for_all(rank, step)
+            time.sleep(0.005)
+        rank.events.write("step", step=step, loss=1.0)
+        if step == settings.get("checkpoint_at"):
+            rank.heartbeat.beat(step, "checkpoint")
+            time.sleep(settings["checkpoint_seconds"])
+    rank.heartbeat.beat(settings["steps"], "done")
+    rank.finish({"step": settings["steps"]})
+
+def wait_for_all(rank, step):
+    """Like a collective: nobody leaves before all have come."""
+    beats = rank.folder / "beats"
+    from components.reliability import heartbeat
+    while any(b.step < step or b.phase in ("data", "forward") and b.step == step for b in heartbeat.read(beats)):
+        time.sleep(0.002)
+
+if __name__ == "__main__":
+    main()
+'''
+QUICK = Limits(floor_seconds=1.0, step_factor=3.0, backoff_seconds=0.0, poll_seconds=0.05)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., Job]:
+    """A job of two ranks that only beat; no torch inside."""
+    (tmp_path / "beating.py").write_text(TARGET)
+
+    def make(drill: Drill | None = None, **settings: object) -> Job:
+        paths = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+        environment = {**paths, **(drill.environment if drill else {})}
+        return Job(
+            "beating", "beating", {"steps": 40, **settings}, tmp_path / "job", 2, environment=environment
+        )
+
+    return make
+
+
+def beats(*places: tuple[int, str]) -> list[Beat]:
+    return [Beat(rank, 1, step, phase, 0.0) for rank, (step, phase) in enumerate(places)]
+
+
+def paced(ranks: int, steps: int = 10, limits: Limits = QUICK) -> Watchdog:
+    """A watchdog that has seen some steps of 0.1 s."""
+    watchdog = Watchdog(limits, ranks, now=0.0)
+    for step in range(1, steps + 1):
+        assert watchdog.look(beats(*[(step, "forward")] * ranks), step * 0.1) is None
+    return watchdog
+
+
+def test_the_watchdog_names_the_one_rank_of_1024_that_is_behind() -> None:
+    watchdog = paced(1024)
+    places = [(11, "backward")] * 1024
+    places[777] = (11, "data")
+    started = time.monotonic()
+    assert watchdog.look(beats(*places), 1.1) is None
+    stall = watchdog.look(beats(*places), 2.2)
+    assert time.monotonic() - started < 1.0
+    assert stall is not None
+    assert (stall.rank, stall.step, stall.phase) == (777, 11, "data")
+    assert stall.confidence == "certain"
+
+
+def test_a_thousand_healthy_steps_with_checkpoints_raise_no_alarm() -> None:
+    watchdog, now = Watchdog(QUICK, 8, now=0.0), 0.0
+    for step in range(1, 1001):
+        now += 0.1
+        assert watchdog.look(beats(*[(step, "backward")] * 8), now) is None
+        if step % 50 == 0:
+            for _ in range(200):  # a checkpoint of 20 s, two hundred times a step
+                now += 0.1
+                assert watchdog.look(beats(*[(step, "checkpoint")] * 8), now) is None
+
+
+def test_a_rank_in_a_checkpoint_is_not_blamed_while_the_others_wait_for_it() -> None:
+    watchdog = paced(2)
+    assert watchdog.look(beats((10, "checkpoint"), (11, "backward")), 1.1) is None
+    assert watchdog.look(beats((10, "checkpoint"), (11, "backward")), 60.0) is None
+
+
+def test_ranks_in_one_place_leave_the_name_unclear() -> None:
+    watchdog = paced(4)
+    assert watchdog.look(beats(*[(11, "backward")] * 4), 1.1) is None
+    stall = watchdog.look(beats(*[(11, "backward")] * 4), 9.0)
+    assert stall is not None
+    assert stall.confidence == "unclear"
+    assert "compare the stacks" in stall.sentence
+
+
+def test_a_rank_that_never_began_is_named_after_the_start_limit() -> None:
+    watchdog = Watchdog(Limits(start_seconds=30), 2, now=0.0)
+    assert watchdog.look(beats((0, "start"))[:1], 29.0) is None
+    stall = watchdog.look(beats((1, "data"))[:1], 31.0)
+    assert stall is not None
+    assert (stall.rank, stall.phase) == (1, "start")
+
+
+def test_the_limit_of_a_step_follows_the_pace_of_the_run() -> None:
+    watchdog = Watchdog(Limits(step_factor=5, floor_seconds=1), 1, now=0.0)
+    assert watchdog.limit("forward") == Limits().first_steps_seconds
+    for step in range(1, 12):
+        watchdog.look(beats((step, "forward")), step * 2.0)
+    assert watchdog.median_step == pytest.approx(2.0)
+    assert watchdog.limit("forward") == pytest.approx(10.0)
+
+
+def test_a_beat_that_is_just_being_made_is_left_out(tmp_path: Path) -> None:
+    Heartbeat(tmp_path, 0).beat(3, "forward")
+    (tmp_path / "rank-00001").write_bytes(b"")
+    assert [(beat.rank, beat.step, beat.phase) for beat in heartbeat.read(tmp_path)] == [(0, 3, "forward")]
+
+
+def test_without_a_drill_nothing_strikes() -> None:
+    faults._drill.cache_clear()
+    started = time.perf_counter()
+    for step in range(10_000):
+        faults.inject(0, step, "data")
+    assert time.perf_counter() - started < 0.5
+
+
+def test_a_summary_of_a_thousand_ranks_is_one_page(tmp_path: Path) -> None:
+    places = [(11, "backward")] * 1024
+    places[5] = (11, "data")
+    stall = Stall(5, 11, "data", 2.0, 1.0, tied=1, waiting=1023)
+    job = Job("pretrain", "x", {}, tmp_path, 1024)
+    text = incidents.summary(incidents.Incident(job, beats(*places), "", stall), {})
+    assert "rank 5 stands in data of step 11" in text
+    assert len(text.splitlines()) < 60
+
+
+def test_the_bundle_keeps_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("TORCH_API_KEY", "hush")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    kept = incidents.environment({"OMP_NUM_THREADS": "1"})
+    assert kept["NCCL_DEBUG"] == "INFO"
+    assert kept["OMP_NUM_THREADS"] == "1"
+    assert "hush" not in kept.values()
+
+
+def test_frames_are_read_from_py_spy_and_from_faulthandler() -> None:
+    py_spy = 'Thread 7 (idle): "MainThread"\n    wait (a.py:3)\n    main (a.py:9)\n'
+    handler = 'Current thread 0x1 (most recent call first):\n  File "a.py", line 3 in wait\n  File "a.py", line 9 in main\n'
+    assert stacks.innermost(py_spy) == ["wait (a.py:3)", "main (a.py:9)"]
+    assert stacks.innermost(handler) == ["wait (a.py:3)", "main (a.py:9)"]
+
+
+def test_a_crashed_rank_is_restarted_and_finishes(job: Callable[..., Job], tmp_path: Path) -> None:
+    drill = Drill(kind="exit", rank=1, step=10, once=str(tmp_path / "struck"))
+    outcome = supervise(lambda attempt: job(drill), local.Config(), QUICK)
+    assert outcome.result == {"step": 40}
+    assert outcome.restarts == 1
+    (fault,) = outcome.faults
+    assert (fault.kind, fault.rank, fault.step, fault.recovered) == ("crash", 1, 10, True)
+    assert "told to end with an error" in fault.detail
+    assert "told to end with an error" in (Path(outcome.incidents[0]) / "summary.md").read_text()
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "kind", ["sleep", pytest.param("busy_gil", marks=SLOW), pytest.param("stop", marks=SLOW)]
+)
+def test_a_stalled_rank_is_named_with_its_phase_and_stack(
+    job: Callable[..., Job], tmp_path: Path, kind: str
+) -> None:
+    drill = Drill(kind=kind, rank=1, step=10, phase="forward", once=str(tmp_path / "struck"))  # type: ignore[arg-type]
+    outcome = supervise(lambda attempt: job(drill), local.Config(), QUICK)
+    (fault,) = outcome.faults
+    assert (fault.kind, fault.rank, fault.step, fault.recovered) == ("stall", 1, 10, True)
+    assert "forward of step 10" in fault.detail
+    assert fault.seconds_to_detect is not None
+    assert fault.seconds_to_detect < 3.0
+    bundle = Path(outcome.incidents[0])
+    assert "_strike" in (bundle / "stacks" / "rank-00001.txt").read_text()
+    assert "wait_for_all" in (bundle / "stacks" / "rank-00000.txt").read_text()
+    assert "rank 1 in forward of step 10" in (bundle / "summary.md").read_text()
+    assert {beat["rank"] for beat in json.loads((bundle / "beats.json").read_text())} == {0, 1}
+
+
+def test_a_healthy_slow_checkpoint_raises_no_alarm(job: Callable[..., Job]) -> None:
+    slow = job(checkpoint_at=20, checkpoint_seconds=3.0)
+    assert supervise(lambda attempt: slow, local.Config(), QUICK).faults == []
+
+
+def test_a_stall_that_comes_back_uses_the_restarts_up(job: Callable[..., Job]) -> None:
+    drill = Drill(kind="sleep", rank=0, step=10)
+    limits = QUICK.model_copy(update={"max_restarts": 0})
+    with pytest.raises(JobStalled, match=r"rank 0 stands in data of step 10.*summary\.md") as caught:
+        supervise(lambda attempt: job(drill), local.Config(), limits)
+    assert (caught.value.rank, caught.value.step, caught.value.phase) == (0, 10, "data")
+
+
+def test_a_job_that_ends_without_a_result_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "nothing.py").write_text("")
+    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    empty = Job("nothing", "nothing", {}, tmp_path / "job", 1, environment=environment)
+    limits = QUICK.model_copy(update={"max_restarts": 0})
+    with pytest.raises(JobFailed, match="rank 0 left no result"):
+        supervise(lambda attempt: empty, local.Config(), limits)
+
+
+def test_a_process_without_pdeathsig_still_ends_when_orphaned(tmp_path: Path) -> None:
+    child = (
+        "import os; from components.reliability.owned import end_when_orphaned; "
+        "print(os.getpid(), flush=True); end_when_orphaned(os.getppid(), 0.05)"
+    )
+    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); input()"
+    started = subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert started.stdout
+    assert started.stdin
+    pid = int(started.stdout.readline())
+    started.kill()
+    started.wait()
+    started.stdin.close()
+    assert started.stdout.read() == ""  # the child held the other end
+    started.stdout.close()
+    assert not stacks.belongs(pid, tmp_path)
