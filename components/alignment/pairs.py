@@ -8,6 +8,7 @@ instead of 12 %).
 from __future__ import annotations
 
 import ast
+import json
 import logging
 import textwrap
 import warnings
@@ -55,7 +56,8 @@ def collect(shards: Path, target: str, limits: Pairs) -> dict[str, int]:
         for pair in _within((d.text for d in stream.documents(shards, "held_out")), encoder, limits)
         if pair["prompt"] + pair["completion"] not in known
     ]
-    storage.write_json(target, {"train": train, "held_out": held_out})
+    content = {"train": train, "held_out": held_out}
+    storage.write_text(target, json.dumps(content, separators=(",", ":")))
     return {"train": len(train), "held_out": len(held_out)}
 
 
