@@ -6,7 +6,9 @@ everything it starts: when it ends, for whatever reason, nothing is left running
 
 from __future__ import annotations
 
+import atexit
 import difflib
+import logging
 import os
 import signal
 import sys
@@ -192,17 +194,24 @@ def _flow(name: str) -> Callable[..., Any]:
 
 def _in_prefect(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Run a flow against the server named by PREFECT_API_URL, or a temporary one that ends with us."""
-    os.environ.setdefault("PREFECT_HOME", str(Path("runs/.prefect").absolute()))
+    home = Path(os.environ.setdefault("PREFECT_HOME", str(Path("runs/.prefect").absolute())))
+    home.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "components,maturity")
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
-    try:
-        return call(*arguments, **options)
-    finally:
-        _end_children()
+    atexit.register(_end_children)  # before Prefect is imported, so it comes after Prefect's own goodbye
+    _let_components_speak()
+    return call(*arguments, **options)
+
+
+def _let_components_speak() -> None:
+    """Progress of ours is worth a line; housekeeping of libraries is not."""
+    for name in ("components", "maturity"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
 
 
 def _end_children() -> None:
-    """Prefect leaves its temporary server behind when we are ended by a signal; take it along."""
+    """Whatever a flow started and did not end, the temporary server included, ends with this process."""
     import psutil
 
     children = psutil.Process().children(recursive=True)
