@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefect import task
+from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
@@ -15,5 +15,8 @@ from components.serving.vllm_server import Server
 def promote(pointer: str, release: Artifact, server: Server, *, run_id: str, keep_running: bool) -> Artifact:
     """Point the traffic at a release that has passed, and say where it answers."""
     deployment = rollout.take_traffic(pointer, release, server, run_id=run_id, keep_running=keep_running)
-    create_markdown_artifact(key="deployment", markdown="\n\n".join(rollout.announcement(pointer)))
+    lines = rollout.announcement(pointer)
+    create_markdown_artifact(key="deployment", markdown="\n\n".join(lines))
+    for line in lines:
+        get_run_logger().info(line)
     return deployment

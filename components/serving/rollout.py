@@ -98,8 +98,6 @@ def take_traffic(url: str, release: Artifact, server: Server, *, run_id: str, ke
     promote(url, deployment)
     if replaced and replaced.server and replaced.server != deployment.server:
         vllm_server.stop(Path(replaced.server))
-    for line in announcement(url):
-        logger.info(line)
     return Artifact(name="deployment", url=url, digest=digest(deployment.model_dump(mode="json")))
 
 

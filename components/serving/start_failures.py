@@ -18,7 +18,7 @@ CAUSES = (
         "read the log and `dmesg`",
     ),
     (
-        r"[Aa]ddress already in use",
+        r"(?i)address already in use",
         "another process took the port in between",
         "run the same command again",
     ),
