@@ -1,0 +1,258 @@
+"""Training goes on after an interruption as if nothing had happened, and says where its time goes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.checkpoints import manifest, state
+from components.checkpoints.check import default_gates
+from components.checkpoints.restore import open_checkpoint
+from components.config import Profile, Run, run_folder
+from components.data import manifest as datasets
+from components.errors import ConfigError
+from components.jobs import Rank
+from components.observability import events
+from components.parallelism import zero
+from components.records import Artifact, Record
+from components.reliability.faults import Drill
+from components.training import curve
+from components.training.config import Model
+from components.training.job import job_for
+from components.training.phases import Phases
+from components.training.schedule import learning_rate
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_resumed_job_repeats_the_uninterrupted_one_to_the_last_bit(
+    small_job: Callable[..., Any], tmp_path: Path, stage: int
+) -> None:
+    whole = small_job(tmp_path / "whole", processes=2, stage=stage)
+    assert whole.returncode == 0, whole.stderr
+    halfway = tmp_path / "whole" / "checkpoints" / "step-000002"
+    state.validate(str(halfway), [])
+    resumed = small_job(tmp_path / "resumed", processes=2, stage=stage, resume_from=halfway)
+    assert resumed.returncode == 0, resumed.stderr
+    assert losses(tmp_path / "resumed") == losses(tmp_path / "whole")[2:]
+    one, other = (
+        manifest.read(tmp_path / name / "checkpoints" / "step-000004") for name in ("whole", "resumed")
+    )
+    assert one.tensors == other.tensors
+    assert one.partitions == other.partitions
+    assert one.held_out == other.held_out
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_one_rank_is_not_resumed_by_two(
+    small_job: Callable[..., Any], small_checkpoints: Path, tmp_path: Path
+) -> None:
+    checkpoint = Path(shutil.copytree(small_checkpoints, tmp_path / "one")) / "step-000002"
+    state.validate(str(checkpoint), [])
+    refused = small_job(tmp_path / "two", processes=2, resume_from=checkpoint)
+    assert refused.returncode != 0
+    assert "was written by 1 ranks and this job has 2" in refused.stderr
+    assert "pass --set profile.processes=1" in refused.stderr
+
+
+@pytest.mark.slow
+def test_an_optimizer_that_is_not_the_one_in_memory_is_named_by_its_tensor(
+    small_job: Callable[..., Any], small_checkpoints: Path, tmp_path: Path
+) -> None:
+    """The files match a manifest that was made after the damage, as when a write itself went wrong."""
+    import torch
+
+    folder = Path(shutil.copytree(small_checkpoints / "step-000002", tmp_path / "step-000002"))
+    part = folder / "deepspeed" / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
+    content = torch.load(part, weights_only=False)
+    content["optimizer_state_dict"]["base_optimizer_state"]["state"][0]["exp_avg"][7] += 1e-3
+    torch.save(content, part)
+    manifest.seal(folder, manifest.read(folder))
+    state.commit(str(folder), manifest.digest(folder))
+    state.validate(str(folder), [])
+    open_checkpoint(str(folder))
+    refused = small_job(tmp_path / "job", resume_from=folder)
+    assert refused.returncode != 0
+    assert "CheckpointCorrupt" in refused.stderr
+    assert "rank 0's optimizer tensor 'exp_avg.0'" in refused.stderr
+
+
+def test_a_job_leaves_events_of_every_step_and_a_whole_result(small_checkpoints: Path) -> None:
+    folder = small_checkpoints.parent
+    steps = events.read(folder / "job" / "events", "step")
+    assert [event["step"] for event in steps] == [1, 2, 3, 4]
+    assert set(steps[-1]["seconds"]) == {"data", "forward", "backward", "optimizer"}
+    result = json.loads((folder / "job" / "result.json").read_text())
+    assert result["checkpoint"] == str(small_checkpoints / "step-000004")
+    assert result["held_out_loss"] == manifest.read(small_checkpoints / "step-000004").held_out_loss
+    assert result["unigram_cross_entropy"] > 0
+    assert set(result["seconds_by_phase"]) >= {
+        "start",
+        "data",
+        "forward",
+        "backward",
+        "optimizer",
+        "checkpoint",
+    }
+
+
+def test_a_checkpoint_loads_in_transformers_as_it_stands(small_checkpoints: Path) -> None:
+    import torch
+    import transformers
+
+    folder = small_checkpoints / "step-000004"
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert isinstance(model, transformers.LlamaForCausalLM)
+    assert model.dtype == torch.bfloat16
+    assert model.config.max_position_embeddings == 4 * 64
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.decode(tokenizer("def f():\n    pass")["input_ids"]) == "def f():\n    pass"
+
+
+def test_rotary_frequencies_stay_exact_when_the_weights_are_bf16() -> None:
+    import torch
+
+    from components.training.model import build, parameters
+
+    shape = Model(hidden_size=32, num_layers=1, intermediate_size=64)
+    model = build(shape, 320, torch.bfloat16)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert {buffer.dtype for buffer in model.buffers()} == {torch.float32}
+    assert parameters(model) == 320 * 32 + 4 * 32 * 32 + 3 * 32 * 64 + 3 * 32
+
+
+def test_the_learning_rate_warms_up_peaks_and_ends_at_its_floor() -> None:
+    rates = [learning_rate(step, steps=100, peak=1.0, warmup=10) for step in range(1, 101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[9] == 1.0
+    assert rates[54] == pytest.approx(0.55, abs=0.01)
+    assert rates[-1] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("shape", "last"), [("linear", 0.1), ("constant", 1.0)])
+def test_other_shapes_of_the_schedule(shape: Any, last: float) -> None:
+    assert learning_rate(50, steps=50, peak=1.0, shape=shape) == pytest.approx(last)
+
+
+def test_strategies_are_merged_into_one_deepspeed_configuration() -> None:
+    from components.training.engine import _merged, parallelism_of
+
+    strategies = parallelism_of({"zero": {"stage": 3}})
+    assert strategies == {"zero": zero.Config(stage=3)}
+    merged = _merged({"zero_optimization": {"overlap_comm": False}}, zero.deepspeed(strategies["zero"]))
+    assert merged["zero_optimization"]["stage"] == 3
+    assert merged["zero_optimization"]["overlap_comm"] is False
+    with pytest.raises(ConfigError, match="no 'zeros' in"):
+        parallelism_of({"zeros": {}})
+
+
+def test_phases_beat_and_add_up(tmp_path: Path) -> None:
+    from components.reliability import heartbeat
+
+    rank = Rank(0, 1, tmp_path)
+    phases = Phases(rank)
+    for step in (1, 2):
+        phases.begin(step)
+        with phases("forward"):
+            (beat,) = heartbeat.read(tmp_path / "beats")
+            assert (beat.step, beat.phase) == (step, "forward")
+    assert set(phases.seconds()) == {"forward"}
+    assert phases.total["forward"] >= phases.seconds()["forward"]
+
+
+def test_a_step_that_was_repeated_counts_as_it_was_done_last(tmp_path: Path) -> None:
+    done = [(1, 9.0), (2, 8.0), (3, 7.0), (2, 6.0), (3, 5.0)]
+    lines = [{"at": at, "kind": "step", "step": s, "loss": loss} for at, (s, loss) in enumerate(done)]
+    lines.append({"at": 9, "kind": "evaluate", "step": 3, "held_out_loss": 5.5})
+    (tmp_path / "rank-00000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = curve.course(tmp_path)
+    assert found["loss_curve"] == [(1, 9.0), (2, 6.0), (3, 5.0)]
+    assert (found["loss_first"], found["loss_last"], found["held_out_curve"]) == (9.0, 5.0, [(3, 5.5)])
+
+
+def test_a_long_curve_is_thinned_and_drawn_in_one_line() -> None:
+    points = [(step, float(1000 - step)) for step in range(1, 1001)]
+    thin = curve.thinned(points, 60)
+    assert len(thin) == 60
+    assert thin[-1][0] == 1000
+    assert curve.sparkline([(1, 3.0), (2, 2.0), (3, 1.0)]) == "█▅▁"
+
+
+def test_the_first_attempt_starts_fresh_and_a_later_one_from_what_may_be_trusted(
+    small_checkpoints: Path, tmp_path: Path
+) -> None:
+    run = Run()
+    profile = Profile(name="here", storage={"root": str(tmp_path)})
+    shards = Artifact(name="shards", url="somewhere", digest="0" * 64)
+    assert job_for(run, profile, shards, 0).settings["resume_from"] is None
+    checkpoints = tmp_path / run.id / "checkpoints" / "pretrain"
+    shutil.copytree(small_checkpoints, checkpoints, dirs_exist_ok=True)
+    assert job_for(run, profile, shards, 1).settings["resume_from"] == str(checkpoints / "step-000004")
+    assert set(default_gates("loss_reproduces")) == {"loss_reproduces"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("prefect_server")
+def test_the_flow_survives_a_killed_rank_and_does_nothing_the_second_time(
+    small_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.pretrain import pretrain
+
+    run, profile = small_run(), Profile(name="here", storage={"root": str(tmp_path / "runs")})
+    folder = run_folder(run, profile)
+    folder.write(record_of_shards(folder.run_id, small_shards))
+    drill = Drill(kind="kill", rank=1, step=50, phase="backward", once=str(tmp_path / "struck"))
+    for name, value in drill.environment.items():
+        monkeypatch.setenv(name, value)
+    record = pretrain(run, profile)
+    assert record.status == "completed", record.reason
+    assert all(verdict.passed for verdict in record.verdicts)
+    assert len(record.verdicts) == 4
+    assert record.metrics["restarts"] == 1
+    assert record.metrics["first_step"] == 40, "went on from the newest checkpoint"
+    assert record.metrics["held_out_loss"] < record.metrics["unigram_cross_entropy"]
+    assert [fault.kind for fault in record.faults] == ["crash"]
+    checkpoint = record.output("checkpoint")
+    assert checkpoint.digest == manifest.digest(Path(checkpoint.url))
+    assert open_checkpoint(checkpoint.url).manifest.step == 80
+    assert pretrain(run, profile).ended_at == record.ended_at, "not run again"
+
+
+def small_run() -> Run:
+    return Run(
+        model={"hidden_size": 32, "num_layers": 2, "intermediate_size": 64, "context_length": 64},
+        training={"steps": 80, "batch_size": 4, "checkpoint_every": 20, "held_out_sequences": 12},
+        gates={
+            "checkpoint": {
+                "files_match_manifest": {},
+                "weights_are_finite": {},
+                "loss_reproduces": {},
+                "beats_a_unigram_model": {"margin_nats": 0.0},
+            }
+        },
+    )
+
+
+def record_of_shards(run_id: str, shards: Path) -> Record:
+    now = datetime.now(UTC)
+    return Record(
+        stage="shard_dataset",
+        run_id=run_id,
+        status="completed",
+        profile="here",
+        git_commit=None,
+        config_digest="",
+        outputs=[Artifact(name="shards", url=str(shards), digest=datasets.digest(str(shards)))],
+        started_at=now,
+        ended_at=now,
+    )
+
+
+def losses(folder: Path) -> list[float]:
+    return [event["loss"] for event in events.read(folder / "job" / "events", "step", rank=0)]
