@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,14 @@ from components.alignment.comparison import Outcome
 from components.alignment.config import Alignment, Pairs
 from components.alignment.reward import advantages, reward
 from components.alignment.summary import as_markdown
+from components.checkpoints import manifest, state
+from components.jobs import Job
 from components.judgement import Subject, judge
+from components.launchers import local
+from components.observability import events
+from components.reliability.faults import Drill
+from components.reliability.supervisor import supervise
+from components.reliability.watchdog import Limits
 
 REWARDS = plugins.names("components.alignment.rewards")
 MODULE = '''
@@ -304,3 +314,134 @@ def test_batches_are_alike_in_length_and_every_epoch_mixes_them_anew() -> None:
     assert len(set(epoch)) == len(epoch) == 31 * 32
     assert batches.batch(0) == Batches(lengths, 32, seed=0).batch(0)
     assert batches.batch(0) != batches.batch(batches.per_epoch)
+
+
+@pytest.fixture(scope="session")
+def small_pairs(small_shards: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    target = str(tmp_path_factory.mktemp("pairs") / "functions.json")
+    found = pairs.collect(small_shards, target, Pairs(longest_prompt=160, longest_completion=200))
+    assert min(found.values()) > 3
+    return target
+
+
+def test_collected_pairs_are_short_end_in_the_end_and_share_nothing_between_the_splits(
+    small_pairs: str, small_shards: Path
+) -> None:
+    from components.data import tokenizer
+
+    train, held_out = pairs.load(small_pairs, "train"), pairs.load(small_pairs, "held_out")
+    encoder = tokenizer.load(small_shards)
+    for pair in [*train, *held_out]:
+        assert len(pair.prompt_ids) <= 160
+        assert len(pair.completion_ids) <= 200
+        assert pair.completion_ids[-1] == pairs.END
+        assert encoder.decode(list(pair.completion_ids[:-1])) == pair.completion
+    assert not {(p.prompt, p.completion) for p in train} & {(p.prompt, p.completion) for p in held_out}
+
+
+@pytest.fixture(scope="session")
+def launch(small_pairs: str, small_shards: Path) -> Callable[..., Any]:
+    """Run a job of alignment on real ranks under the supervisor."""
+    from components.checkpoints.check import resumable
+
+    def run(target: str, folder: Path, settings: dict[str, Any], *, processes: int, drill: Any = None) -> Any:
+        def job_for(attempt: int) -> Job:
+            if "checkpoints" in settings:
+                settings["resume_from"] = resumable(settings["checkpoints"])
+            environment = drill.environment if drill else {}
+            return Job(
+                folder.name,
+                f"components.alignment.{target}",
+                {"pairs": small_pairs, **settings},
+                folder,
+                processes,
+                environment=environment,
+            )
+
+        return supervise(job_for, local.Config(), Limits(backoff_seconds=0.0))
+
+    return run
+
+
+def trainer_settings(shards: Path, start: str, folder: Path, **chosen: Any) -> dict[str, Any]:
+    return {
+        "shards": str(shards),
+        "start_from": start,
+        "checkpoints": str(folder / "checkpoints"),
+        "scratch": str(folder),
+        "model": {"hidden_size": 32, "num_layers": 2, "intermediate_size": 64, "context_length": 64},
+        "training": {"held_out_sequences": 12, "timeout_seconds": 60, "precision": "fp32"},
+        "alignment": chosen,
+        "parallelism": {"zero": {"stage": 2}},
+    }
+
+
+@pytest.fixture(scope="session")
+def small_tuned(
+    launch: Callable[..., Any],
+    small_checkpoints: Path,
+    small_shards: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> str:
+    """A small policy after supervised fine-tuning, validated."""
+    base = str(
+        shutil.copytree(small_checkpoints / "step-000004", tmp_path_factory.mktemp("base") / "step-000004")
+    )
+    shutil.copy(state.url_of(str(small_checkpoints / "step-000004")), state.url_of(base))
+    state.validate(base, [])
+    folder = tmp_path_factory.mktemp("sft")
+    sft = {"steps": 300, "batch_size": 16, "learning_rate": 1e-2, "checkpoint_every": 300}
+    outcome = launch("sft", folder, trainer_settings(small_shards, base, folder, sft=sft), processes=1)
+    assert outcome.result["body_nll_after"] < outcome.result["body_nll_before"] - 1.0
+    state.validate(outcome.result["checkpoint"], [])
+    return str(outcome.result["checkpoint"])
+
+
+@pytest.mark.slow
+def test_reinforcement_learning_that_was_killed_ends_with_the_weights_of_one_that_was_not(
+    launch: Callable[..., Any], small_tuned: str, small_shards: Path, tmp_path: Path
+) -> None:
+    rl = {"steps": 4, "checkpoint_every": 2, "prompts_per_step": 8, "samples_per_prompt": 8}
+    rl |= {"max_new_tokens": 32, "warmup_steps": 1, "learning_rate": 1e-3}
+    ended = {}
+    for name, drill in (
+        ("whole", None),
+        ("killed", Drill(kind="kill", rank=1, step=4, phase="rollout", once=str(tmp_path / "marker"))),
+    ):
+        settings = trainer_settings(small_shards, small_tuned, tmp_path / name, rl=rl)
+        ended[name] = launch("rl", tmp_path / name, settings, processes=2, drill=drill)
+    assert (ended["whole"].restarts, ended["killed"].restarts) == (0, 1)
+    whole, killed = (manifest.read(Path(ended[name].result["checkpoint"])) for name in ("whole", "killed"))
+    assert whole.tensors == killed.tensors
+    assert whole.partitions == killed.partitions
+    updates = events.read(tmp_path / "whole" / "events", "update", rank=0)
+    assert sum(update["reward"] for update in updates) > 0, "nothing was learned from"
+    assert set(updates[0]) >= {
+        "reward",
+        "parse_share",
+        "kl",
+        "entropy",
+        "length",
+        "distinct_share",
+        "seconds",
+    }
+
+
+@pytest.mark.slow
+def test_the_comparison_is_the_same_on_one_rank_and_on_two(
+    launch: Callable[..., Any], small_tuned: str, small_pairs: str, tmp_path: Path
+) -> None:
+    many = tmp_path / "many.json"
+    many.write_text(json.dumps({"held_out": json.loads(Path(small_pairs).read_text())["train"]}))
+    settings = {
+        "pairs": str(many),
+        "before": small_tuned,
+        "after": small_tuned,
+        "precision": "fp32",
+        "alignment": {"rl": {"max_new_tokens": 32}, "evaluation": {"prompts": 80, "samples_shown": 4}},
+    }
+    one, two = (launch("evaluate", tmp_path / str(n), dict(settings), processes=n).result for n in (1, 2))
+    assert one["before"] == two["before"] == two["after"]
+    assert one["rise"]["parse_share"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert one["after"]["kl_per_token"]["mean"] == pytest.approx(0, abs=1e-6)
+    assert len(one["samples"]) == 4
