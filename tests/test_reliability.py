@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 TARGET = '''
 import time
 from components.jobs import this_rank
+from components.reliability import heartbeat
 from components.reliability.faults import inject
 
 def main():
@@ -45,9 +46,11 @@ def main():
 
 def wait_for_all(rank, step):
     """Like a collective: nobody leaves before all have come."""
-    beats = rank.folder / "beats"
-    from components.reliability import heartbeat
-    while any(b.step < step or b.phase in ("data", "forward") and b.step == step for b in heartbeat.read(beats)):
+    early = ("data", "forward")
+    while any(
+        beat.step < step or (beat.step == step and beat.phase in early)
+        for beat in heartbeat.read(rank.folder / "beats")
+    ):
         time.sleep(0.002)
 
 if __name__ == "__main__":
@@ -175,7 +178,10 @@ def test_the_bundle_keeps_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_frames_are_read_from_py_spy_and_from_faulthandler() -> None:
     py_spy = 'Thread 7 (idle): "MainThread"\n    wait (a.py:3)\n    main (a.py:9)\n'
-    handler = 'Current thread 0x1 (most recent call first):\n  File "a.py", line 3 in wait\n  File "a.py", line 9 in main\n'
+    handler = (
+        "Current thread 0x1 (most recent call first):\n"
+        '  File "a.py", line 3 in wait\n  File "a.py", line 9 in main\n'
+    )
     assert stacks.innermost(py_spy) == ["wait (a.py:3)", "main (a.py:9)"]
     assert stacks.innermost(handler) == ["wait (a.py:3)", "main (a.py:9)"]
 

@@ -29,7 +29,7 @@ class Drill(Config):
     """One fault: what, where and when."""
 
     kind: Literal["sleep", "kill", "stop", "exit", "busy_gil"]
-    """`sleep` blocks a thread, `busy_gil` all; `kill` is SIGKILL, `stop` SIGSTOP; `exit` ends with an error."""
+    """`sleep` blocks a thread, `busy_gil` all; `kill` is SIGKILL, `stop` SIGSTOP, `exit` an error."""
 
     rank: int = 0
     step: int = 1

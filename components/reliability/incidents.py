@@ -3,7 +3,7 @@
 summary.md        for whoever is woken: what happened, where, what was done, what to look at
 stacks/           the Python stack of every rank       beats.json        where each rank said it was
 events.jsonl      the last events of every rank        environment.json  variables that matter, no secrets
-log.txt           the end of the log
+log.txt           the end of the log                   stall.json        the finding, with its limit
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from components import storage
@@ -39,6 +39,8 @@ class Incident:
     log: str
     stall: Stall | None = None
     """None when a rank ended by itself."""
+    found_at: float = field(default_factory=time.time)
+    """Unix time."""
 
     @property
     def title(self) -> str:
@@ -56,6 +58,7 @@ def write(incident: Incident) -> Path:
     if incident.stall is not None:
         pids = {beat.rank: beat.pid for beat in incident.beats}
         found = stacks.dump(pids, incident.job.folder)
+        storage.write_json(str(folder / "stall.json"), asdict(incident.stall))
     for rank, text in found.items():
         storage.write_text(str(folder / "stacks" / f"rank-{rank:05d}.txt"), text)
     storage.write_json(str(folder / "beats.json"), [asdict(beat) for beat in incident.beats])

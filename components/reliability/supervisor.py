@@ -89,8 +89,8 @@ class Ledger:
         self._open_since: float | None = None
 
     def add(self, incident: Incident, bundle: str) -> None:
-        """A fault that is not mended yet."""
-        self._open_since = time.monotonic()
+        """A fault that is not mended yet; the time until it is counts from when it was found."""
+        self._open_since = incident.found_at
         self.bundles.append(bundle)
         self.faults.append(_fault(incident))
 
@@ -102,7 +102,7 @@ class Ledger:
     def recovered(self) -> None:
         """Close the open fault."""
         if self._open_since is not None:
-            taken = time.monotonic() - self._open_since
+            taken = time.time() - self._open_since
             mended = {"recovered": True, "seconds_to_recover": taken}
             self.faults[-1] = self.faults[-1].model_copy(update=mended)
             self._open_since = None
@@ -167,13 +167,13 @@ def _keep(incident: Incident, ledger: Ledger) -> Incident:
 
 def _fault(incident: Incident) -> Fault:
     """The incident as the record of the stage keeps it."""
-    stall, now = incident.stall, datetime.now(UTC)
+    stall, at = incident.stall, datetime.fromtimestamp(incident.found_at, UTC)
     if stall is not None:
         detail = f"{stall.sentence}; confidence {stall.confidence}"
         return Fault(
             kind="stall",
             detail=detail,
-            at=now,
+            at=at,
             rank=stall.rank,
             step=stall.step,
             seconds_to_detect=stall.seconds,
@@ -184,10 +184,10 @@ def _fault(incident: Incident) -> Fault:
     return Fault(
         kind="crash",
         detail=incident.log,
-        at=now,
+        at=at,
         rank=rank,
         step=beat.step if beat else None,
-        seconds_to_detect=max(0.0, time.time() - beat.at) if beat else None,
+        seconds_to_detect=max(0.0, incident.found_at - beat.at) if beat else None,
     )
 
 
@@ -209,7 +209,7 @@ def _give_up(incident: Incident, ledger: Ledger) -> NoReturn:
 
 @contextmanager
 def terminated_means_unwound() -> Iterator[None]:
-    """SIGTERM unwinds this process once, so that what it owns is ended first; other handlers stay in place."""
+    """SIGTERM unwinds this process once, so that what it owns is ended first; other handlers stay."""
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

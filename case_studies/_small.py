@@ -1,0 +1,45 @@
+"""What the studies train: the real pre-training target on a few real files, small enough for two cores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from components.config import Data, Profile, Run
+from components.data import manifest as manifests
+from components.data import tokenizer as tokenizers
+from components.data.dataset import make_dataset
+from components.data.expectations import check
+from components.data.shards import split_documents
+from components.plugins import load, name_of
+from components.records import Artifact, RunFolder
+from components.training.config import Model
+
+DATA = Data.model_validate(
+    {
+        "source": {"kind": "python_stdlib", "max_documents": 80},
+        "tokenizer": {"vocab_size": 512},
+        "shards": {"documents_per_shard": 64, "held_out_share": 0.15},
+    }
+)
+MODEL = Model(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=64, context_length=64)
+
+
+def placed(profile: Profile, folder: Path) -> Profile:
+    """The profile with everything that a study makes kept in the study's folder."""
+    return profile.model_copy(
+        update={"storage": profile.storage.model_copy(update={"root": str(folder), "scratch": None})}
+    )
+
+
+def make_shards(run: Run, profile: Profile) -> Artifact:
+    """The data set of a study, by the same components as any other."""
+    folder, data = RunFolder(profile.storage.root, run.id), run.data
+    source = load("components.data.sources", name_of(data.source))
+    checked = check(source.read(data.source), data.checks)
+    texts = (document.text for document in split_documents(checked.kept, data.shards)["train"])
+    trained = tokenizers.train(texts, data.tokenizer)
+    url = folder.path("shards")
+    make_dataset(
+        checked, trained, url, kind=name_of(data.source), config=data.shards, scratch=folder.scratch("shards")
+    )
+    return Artifact(name="shards", url=url, digest=manifests.digest(url))

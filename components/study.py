@@ -1,0 +1,180 @@
+"""A case study: the real thing broken on purpose, run without and with a pattern, measured, judged, priced.
+
+A study is a file of `case_studies/`; this is what it hands back. Numbers are judged against the ranges that the
+file states beforehand, so a study that no longer shows what it says fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from components.plugins import Config
+from components.records import Fault, Verdict
+
+Kind = Literal["fault", "blind", "seen", "mended", "plain"]
+Range = tuple[float, float]
+
+DAYS_PER_MONTH = 30
+GPUS_PER_NODE = 8
+
+
+class Event(Config):
+    """Something that happened, on a side's own clock."""
+
+    at: float
+    """Seconds since the start of that side."""
+    text: str
+    kind: Kind = "plain"
+    """`fault` broke it, `blind` should have shown it and did not, `seen` showed it, `mended` undid it."""
+
+
+class Span(Config):
+    """A stretch of time in one state."""
+
+    start: float
+    end: float
+    state: Literal["healthy", "harmed", "recovering"]
+    text: str = ""
+
+
+class Side(Config):
+    """One run of the story: without the pattern, or with it."""
+
+    summary: str
+    """What a person would have seen, in a sentence or two."""
+    spans: list[Span] = []
+    events: list[Event] = []
+    progress: list[tuple[float, float]] = []
+    """Seconds and steps done, for the line under the spans."""
+
+
+class Study(Config):
+    """What running a case study gives."""
+
+    without: Side
+    with_pattern: Side
+    numbers: dict[str, float]
+    """By name; each must have a range in the file's EXPECT."""
+    verdict: str
+    """What was shown, in one or two sentences with the figures."""
+    faults: list[Fault] = []
+    """What was caught on the side with the pattern."""
+    notes: list[str] = []
+    """What a reader must know to judge the figures."""
+
+
+class Scale(Config):
+    """What an incident of this kind costs a large job, as ranges: one number would be a guess in disguise."""
+
+    share: Range
+    """Share of all failures that are of this kind."""
+    hours_without: Range
+    """Hours of the whole job lost to one incident, without the pattern."""
+    hours_with: Range
+    """The same with it."""
+    reasons: str
+    """Where share and hours come from."""
+
+
+class Anchor(Config):
+    """A published failure rate."""
+
+    name: str
+    failures_per_1000_node_days: float
+    source: str
+
+
+ANCHORS = (
+    Anchor(
+        name="Meta RSC-2",
+        failures_per_1000_node_days=2.34,
+        source="arXiv 2410.21680, 11 months of an A100 research cluster",
+    ),
+    Anchor(
+        name="Llama 3 405B",
+        failures_per_1000_node_days=3.79,
+        source="arXiv 2407.21783 section 3.3.4: 419 unexpected interruptions, 16,384 GPUs, 54 days (derived)",
+    ),
+    Anchor(
+        name="Meta RSC-1",
+        failures_per_1000_node_days=6.50,
+        source="arXiv 2410.21680, the larger of its two clusters",
+    ),
+)
+FORMULA = "cost a month = rate / 1000 x GPUs / 8 x 30 days x share of this kind x hours lost x GPUs x price of a GPU-hour"
+
+
+class Cost(Config):
+    """Money a month by anchor, each a range."""
+
+    gpus: int
+    price: Range
+    currency: str = "USD"
+    without: dict[str, Range] = Field(default_factory=dict)
+    with_pattern: dict[str, Range] = Field(default_factory=dict)
+
+    @property
+    def overall(self) -> tuple[Range, Range]:
+        """The widest range over all anchors, without and with."""
+        return _hull(self.without), _hull(self.with_pattern)
+
+
+def cost_at_scale(
+    scale: Scale, *, gpus: int = 1024, price: Range = (2.0, 4.0), currency: str = "USD"
+) -> Cost:
+    """What this kind of incident costs a job of `gpus` in a month, over the published failure rates."""
+    sides: dict[str, dict[str, Range]] = {"without": {}, "with": {}}
+    for anchor in ANCHORS:
+        failures = anchor.failures_per_1000_node_days / 1000 * gpus / GPUS_PER_NODE * DAYS_PER_MONTH
+        for side, hours in (("without", scale.hours_without), ("with", scale.hours_with)):
+            low, high = (failures * scale.share[n] * hours[n] * gpus * price[n] for n in (0, 1))
+            sides[side][anchor.name] = (low, high)
+    return Cost(
+        gpus=gpus, price=price, currency=currency, without=sides["without"], with_pattern=sides["with"]
+    )
+
+
+def judge_numbers(numbers: Mapping[str, float], expect: Mapping[str, Range]) -> list[Verdict]:
+    """One verdict a number: inside its range or not; one without a range, or a range without it, fails."""
+    return [_judge(name, numbers.get(name), expect.get(name)) for name in dict.fromkeys([*expect, *numbers])]
+
+
+def _judge(name: str, value: float | None, allowed: Range | None) -> Verdict:
+    if value is None or allowed is None:
+        missing = "was not measured" if value is None else "has no range in EXPECT"
+        return Verdict(gate=name, passed=False, reason=f"{name} {missing}")
+    low, high = allowed
+    passed = low <= value <= high  # NaN is inside nothing
+    return Verdict(
+        gate=name,
+        passed=passed,
+        reason=f"{number(value)} {'is' if passed else 'is not'} within {interval(allowed)}",
+        figures={"value": value, "low": low, "high": high},
+    )
+
+
+def number(value: float) -> str:
+    """A figure with as many digits as tell anything."""
+    if not math.isfinite(value):
+        return "any" if value > 0 else str(value)
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:,.1f}"
+
+
+def interval(allowed: Range) -> str:
+    """A range as people read it."""
+    low, high = allowed
+    if low == high:
+        return f"exactly {number(low)}"
+    if math.isinf(high):
+        return f"at least {number(low)}"
+    return f"at most {number(high)}" if low == 0 else f"{number(low)} to {number(high)}"
+
+
+def _hull(ranges: Mapping[str, Range]) -> Range:
+    return min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
