@@ -90,7 +90,7 @@ class Judge:
             return [0.0] * len(asked)
         batch = sequences.pack([pair.prompt_ids for pair in asked], written, self.device)
         now, start = sequences.logprobs(policy, batch), sequences.logprobs(self.before, batch)
-        found: list[float] = (sequences.divergence(now, start) * batch.written).sum(1).tolist()
+        found: list[float] = batch.by_row(sequences.divergence(now, start)).tolist()
         return found
 
 

@@ -12,52 +12,24 @@ Trade-off: the reward rises more slowly, and a second copy of the model reads ev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from components.alignment import generate, pairs, sequences
-from components.alignment.generate import Sample
 from components.alignment.learner import Learner, Settings, weights_of
 from components.alignment.pairs import Pair
-from components.alignment.programs import read
 from components.alignment.reward import advantages, reward
+from components.alignment.rollout import Rollout
 from components.data import tokenizer
 from components.errors import ConfigError
 from components.jobs import Rank, this_rank
 from components.training import engine as engines
-from components.training.model import END_OF_TEXT
 from components.training.schedule import learning_rate
 
-
-@dataclass
-class Rollout:
-    """What this rank wrote in one step and what it was worth."""
-
-    prompts: list[Pair]
-    """One a sample: each prompt as often as it was answered."""
-    samples: list[Sample]
-    texts: list[str]
-    rewards: list[float]
-
-    @property
-    def completions(self) -> list[list[int]]:
-        """Token ids, the end among them where it was chosen."""
-        return [[*s.ids, END_OF_TEXT] if s.ended else s.ids for s in self.samples]
-
-    def figures(self) -> dict[str, float]:
-        """Shares and means over the samples."""
-        together = zip(self.prompts, self.texts, self.samples, strict=True)
-        parsed = [s.ended and read(pair.prompt + text) is not None for pair, text, s in together]
-        return {
-            "reward": float(np.mean(self.rewards)),
-            "parse_share": float(np.mean(parsed)),
-            "ended_share": float(np.mean([s.ended for s in self.samples])),
-            "distinct_share": len(set(self.texts)) / len(self.texts),
-            "length": float(np.mean([len(s.logprobs) for s in self.samples])),
-        }
+PIECE_ROWS = 16
+"""Rows of one forward pass."""
 
 
 class Policy:
@@ -101,7 +73,7 @@ class Policy:
             shape="constant",
         )
         norm = learner.apply(loss, rate)
-        figures = rollout.figures() | drift | {"silent_share": self._silent_share(rollout)}
+        figures = rollout.figures() | drift
         self.last = {name: engines.mean_over_ranks(value) for name, value in figures.items()}
         self.rank.events.write(
             "update",
@@ -129,7 +101,7 @@ class Policy:
                 reward(self.rl.rewards, pair.prompt, text, pair.completion, ended=sample.ended)
                 for pair, text, sample in together
             ]
-        return Rollout(asked, samples, texts, paid)
+        return Rollout(asked, samples, texts, paid, self.rl.samples_per_prompt)
 
     def _prompts(self, step: int) -> list[Pair]:
         """The prompts of a step: a new order of all pairs each epoch."""
@@ -140,40 +112,39 @@ class Policy:
         return [self.pairs[index] for index in order[place * count : (place + 1) * count]]
 
     def _loss(self, rollout: Rollout) -> tuple[torch.Tensor, dict[str, float]]:
-        """Policy gradient plus the price of divergence; and how far the policy has moved."""
-        device, longest = self.learner.device, self.rl.max_new_tokens
-        batch = sequences.pack([p.prompt_ids for p in rollout.prompts], rollout.completions, device)
-        with torch.no_grad():
-            start = sequences.logprobs(self.start, batch)
-        policy = sequences.logprobs(self.learner.engine, batch)
-        chosen = sequences.of_chosen(policy, batch)
-        better = torch.tensor(advantages(rollout.rewards, self.rl.samples_per_prompt), device=device)
-        drift = sequences.divergence(policy, start)
-        objective = better[:, None] * chosen - self.rl.kl_weight * drift
-        loss = -(objective * batch.written).sum() / (len(rollout.prompts) * longest)
-        return loss, _drift_figures(policy.detach(), chosen.detach(), drift.detach(), batch, rollout)
+        """Policy gradient plus the price of divergence; and how far the policy has moved, per token."""
+        better = advantages(rollout.rewards, self.rl.samples_per_prompt)
+        total = torch.zeros((), device=self.learner.device)
+        sums = dict.fromkeys(("kl", "entropy", "rollout_gap"), 0.0)
+        for piece in _alike(rollout, PIECE_ROWS):
+            batch = sequences.pack(
+                [rollout.prompts[row].prompt_ids for row in piece],
+                [rollout.completions[row] for row in piece],
+                self.learner.device,
+            )
+            with torch.no_grad():
+                start = sequences.logprobs(self.start, batch)
+            policy = sequences.logprobs(self.learner.engine, batch)
+            chosen, drift = sequences.of_chosen(policy, batch), sequences.divergence(policy, start)
+            worth = torch.tensor([better[row] for row in piece], device=chosen.device)[batch.rows]
+            total = total - (worth * chosen - self.rl.kl_weight * drift).sum()
+            said = torch.tensor([logprob for row in piece for logprob in rollout.samples[row].logprobs])
+            sums["kl"] += float(drift.sum())
+            sums["entropy"] += float(sequences.entropy(policy.detach()).sum())
+            sums["rollout_gap"] += float((chosen.detach().cpu() - said).abs().sum())
+        tokens = sum(len(sample.logprobs) for sample in rollout.samples)
+        rows = len(rollout.prompts)
+        return total / (rows * self.rl.max_new_tokens), {name: sums[name] / tokens for name in sums}
 
-    def _silent_share(self, rollout: Rollout) -> float:
-        """Share of the prompts whose samples are all worth the same: they teach nothing."""
-        groups = np.reshape(rollout.rewards, (-1, self.rl.samples_per_prompt))
-        return float(np.mean(np.ptp(groups, axis=1) == 0))
 
-
-def _drift_figures(
-    policy: torch.Tensor,
-    chosen: torch.Tensor,
-    drift: torch.Tensor,
-    batch: sequences.Sequences,
-    rollout: Rollout,
-) -> dict[str, float]:
-    """Per token written: divergence, entropy, and how far writing and reading disagree on a choice."""
-    tokens = batch.written.sum()
-    said = torch.tensor([value for s in rollout.samples for value in s.logprobs], device=chosen.device)
-    return {
-        "kl": float((drift * batch.written).sum() / tokens),
-        "entropy": float((sequences.entropy(policy) * batch.written).sum() / tokens),
-        "rollout_gap": float((chosen[batch.written] - said).abs().mean()),
-    }
+def _alike(rollout: Rollout, rows: int) -> list[list[int]]:
+    """Rows in pieces of like length, so that little is padding."""
+    lengths = [
+        len(pair.prompt_ids) + len(sample.logprobs)
+        for pair, sample in zip(rollout.prompts, rollout.samples, strict=True)
+    ]
+    order = [int(row) for row in np.argsort(lengths, kind="stable")]
+    return [order[start : start + rows] for start in range(0, len(order), rows)]
 
 
 def _seed(*parts: int) -> int:

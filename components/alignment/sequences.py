@@ -1,7 +1,7 @@
-"""Prompt and completion as one tensor, completions from the same column on; what models say of them.
+"""Prompts with their completions as one tensor, and what a model says of the tokens that were written.
 
-column   0 .. prompt width          .. completion width
-row      pad pad def f ( a ) :      body ... end pad pad
+Rows are padded on the right, where causal attention never looks, so no mask is needed. What is computed of
+the written tokens is flat, [tokens, ...]: prompts and padding cost nothing beyond the forward pass.
 """
 
 from __future__ import annotations
@@ -20,62 +20,57 @@ class Sequences:
     """A batch of prompts with their completions."""
 
     ids: torch.Tensor
-    """[rows, prompt width + completion width]"""
-    attention: torch.Tensor
-    """1 where a token is, 0 on padding."""
+    """[rows, width]"""
     written: torch.Tensor
-    """[rows, completion width]: True on the tokens of the completion, its end included."""
+    """[rows, width - 1]: True where the next token belongs to the completion."""
 
     @property
-    def completion(self) -> torch.Tensor:
-        """Token ids of the completions, [rows, completion width]."""
-        return self.ids[:, -self.written.shape[1] :]
+    def targets(self) -> torch.Tensor:
+        """The written tokens, row by row: [tokens]."""
+        return self.ids[:, 1:][self.written]
 
     @property
-    def positions(self) -> torch.Tensor:
-        """Position of each token in its own row."""
-        return (self.attention.cumsum(1) - 1).clamp(min=0)
+    def rows(self) -> torch.Tensor:
+        """The row of each written token: [tokens]."""
+        return self.written.nonzero()[:, 0]
+
+    def by_row(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums of what was computed for each written token: [rows]."""
+        return values.new_zeros(len(self.ids)).index_add(0, self.rows, values)
 
 
 def pack(
     prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], device: torch.device
 ) -> Sequences:
-    """Prompts padded on the left, completions on the right."""
-    left = max(len(prompt) for prompt in prompts)
-    right = max(len(completion) for completion in completions)
-    ids = torch.full((len(prompts), left + right), END_OF_TEXT)
-    attention = torch.zeros_like(ids)
-    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        whole = torch.tensor([*prompt, *completion])
-        start = left - len(prompt)
-        ids[row, start : start + len(whole)] = whole
-        attention[row, start : start + len(whole)] = 1
-    return Sequences(ids.to(device), attention.to(device), attention[:, left:].bool().to(device))
+    """One row for each prompt with its completion, an end chosen by the model included."""
+    together = list(zip(prompts, completions, strict=True))
+    width = max(len(prompt) + len(completion) for prompt, completion in together)
+    ids = torch.full((len(together), width), END_OF_TEXT)
+    written = torch.zeros(len(together), width - 1, dtype=torch.bool)
+    for row, (prompt, completion) in enumerate(together):
+        end = len(prompt) + len(completion)
+        ids[row, :end] = torch.tensor([*prompt, *completion])
+        written[row, len(prompt) - 1 : end - 1] = True
+    return Sequences(ids.to(device), written.to(device))
 
 
 def logprobs(model: Any, batch: Sequences) -> torch.Tensor:
-    """Log-probabilities of every next token of the completions, [rows, completion width, vocabulary]."""
-    output = model(
-        input_ids=batch.ids,
-        attention_mask=batch.attention,
-        position_ids=batch.positions,
-        use_cache=False,
-        logits_to_keep=batch.written.shape[1] + 1,
-    )
-    found: torch.Tensor = output.logits[:, :-1].float().log_softmax(-1)
+    """Log-probabilities of the whole vocabulary at every written token: [tokens, vocabulary]."""
+    logits = model(input_ids=batch.ids, use_cache=False).logits[:, :-1]
+    found: torch.Tensor = logits[batch.written].float().log_softmax(-1)
     return found
 
 
 def of_chosen(logprobs: torch.Tensor, batch: Sequences) -> torch.Tensor:
-    """Log-probability of each token that stands there, [rows, completion width]."""
-    return logprobs.gather(2, batch.completion[:, :, None])[:, :, 0]
+    """Log-probability of each written token: [tokens]."""
+    return logprobs.gather(1, batch.targets[:, None])[:, 0]
 
 
 def divergence(policy: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-    """KL(policy || start) over the whole vocabulary at each token, in nats, [rows, completion width]."""
+    """KL(policy || start) over the whole vocabulary, in nats: [tokens]."""
     return (policy.exp() * (policy - start)).sum(-1)
 
 
 def entropy(policy: torch.Tensor) -> torch.Tensor:
-    """Entropy of the policy at each token, in nats, [rows, completion width]."""
+    """Entropy of the policy, in nats: [tokens]."""
     return -(policy.exp() * policy).sum(-1)

@@ -115,8 +115,7 @@ class Tuner:
 def summed_nll(model: Any, chosen: Sequence[Pair], device: torch.device) -> torch.Tensor:
     """Nats of each completion, its end included, the prompt given: [pairs]."""
     batch = sequences.pack([p.prompt_ids for p in chosen], [p.completion_ids for p in chosen], device)
-    found = sequences.of_chosen(sequences.logprobs(model, batch), batch)
-    return -(found * batch.written).sum(1)
+    return -batch.by_row(sequences.of_chosen(sequences.logprobs(model, batch), batch))
 
 
 def nll(model: Any, chosen: Sequence[Pair], device: torch.device, rows: int = 64) -> list[float]:
