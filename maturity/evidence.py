@@ -83,6 +83,12 @@ def verdicts(record: Record) -> list[Record]:
     return list(record.get("verdicts") or [])
 
 
+def drilled(record: Record, claim: str) -> bool:
+    """Whether a case study completed with this verdict passed and none failed."""
+    said = {verdict["gate"]: bool(verdict["passed"]) for verdict in verdicts(record)}
+    return record.get("status") == "completed" and said.get(claim, False) and all(said.values())
+
+
 def metrics(record: Record) -> dict[str, Any]:
     """What the stage measured."""
     return dict(record.get("metrics") or {})

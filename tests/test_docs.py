@@ -97,3 +97,12 @@ def test_every_pattern_of_this_checkout_says_problem_answer_and_trade_off() -> N
         assert one.problem != catalog.HOLE, one.code.path
         assert "\nAnswer: " in one.code.doc, one.code.path
         assert "\nTrade-off: " in one.code.doc, one.code.path
+
+
+def test_every_pattern_that_a_criterion_or_case_study_names_is_there() -> None:
+    modules = catalog.collect(ROOT, *catalog.CODE_FOLDERS)
+    known = {one.name for one in catalog.patterns(modules)}
+    for module in modules:
+        if module.path.startswith(("maturity/criteria/", "case_studies/")):
+            named = module.constants.get("PATTERN")
+            assert named in known, f"{module.path} names {named!r}; there are {', '.join(sorted(known))}"

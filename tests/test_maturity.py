@@ -26,8 +26,8 @@ def artifact(name: str) -> dict[str, str]:
     return {"name": name, "url": f"runs/demo/{name}", "digest": f"digest-of-{name}"}
 
 
-def verdict(gate: str, passed: bool = True) -> dict[str, Any]:
-    return {"gate": gate, "passed": passed, "reason": "figures agree", "figures": {}}
+def verdict(gate: str, passed: bool = True, **figures: float) -> dict[str, Any]:
+    return {"gate": gate, "passed": passed, "reason": "figures agree", "figures": figures}
 
 
 def record(stage: str, reads: list[str], makes: list[str], **extra: Any) -> dict[str, Any]:
@@ -71,12 +71,14 @@ def proven() -> Records:
         record("sft", ["checkpoint", "shards"], ["sft_policy"], verdicts=finite),
         record("rl", ["sft_policy"], ["policy"], verdicts=aligned, metrics={"kl": 0.07}),
         record("deploy", ["policy"], ["weights", "deployment"], verdicts=answers),
-        record("case_study.silent_stall", [], ["study"], verdicts=[verdict("rank_is_named")], faults=[stall]),
+        record(
+            "case_study.silent_stall", [], ["study"], verdicts=[verdict("right rank named")], faults=[stall]
+        ),
         record(
             "case_study.rotten_checkpoint",
             [],
             ["study"],
-            verdicts=[verdict("flips_are_refused")],
+            verdicts=[verdict("flips tried", value=40), verdict("refused share, sealed")],
             faults=[fault("corruption")],
         ),
     ]
@@ -135,7 +137,15 @@ def stall_without_recovery(records: Records) -> None:
 
 
 def drill_claim_missed(records: Records) -> None:
-    records["case_study.silent_stall"]["verdicts"] = [verdict("rank_is_named", passed=False)]
+    records["case_study.silent_stall"]["verdicts"].append(verdict("processes left", passed=False))
+
+
+def wrong_rank_named(records: Records) -> None:
+    records["case_study.silent_stall"]["verdicts"] = [verdict("right rank named", passed=False)]
+
+
+def drill_without_a_verdict(records: Records) -> None:
+    records["case_study.rotten_checkpoint"]["verdicts"] = []
 
 
 def flip_not_noticed(records: Records) -> None:
@@ -183,6 +193,8 @@ def drift_not_gated(records: Records) -> None:
         ("stalls_are_named", nameless_stall),
         ("stalls_are_named", stall_without_recovery),
         ("stalls_are_named", drill_claim_missed),
+        ("stalls_are_named", wrong_rank_named),
+        ("flipped_bits_are_refused", drill_without_a_verdict),
         ("flipped_bits_are_refused", flip_not_noticed),
         ("flipped_bits_are_refused", drill_failed),
         ("ready_means_a_known_answer", no_known_answer),

@@ -350,7 +350,13 @@ def test_assess_scores_anew_when_a_record_changed_and_only_then(prefect_server: 
     assert first.metrics["coverage"] == {"known": 6, "applicable": 8}
     assert "promoted" in storage.read_text(folder.path("report", "index.html"))
 
-    drill = record("case_study.silent_stall", [], [], faults=whole_run()[1].faults)
+    drill = record(
+        "case_study.silent_stall",
+        [],
+        [],
+        faults=whole_run()[1].faults,
+        verdicts=verdicts("right rank named"),
+    )
     RunFolder(str(tmp_path), "case-studies").write(drill)
     drilled = assess(what, where)
     assert drilled.metrics["coverage"] == {"known": 7, "applicable": 8}

@@ -1,13 +1,13 @@
 """A stalled job is found by its progress, and the rank to blame is named.
 
 Why: a rank that hangs is still a live process; collectives wait 30 minutes by default and name nobody.
-How: the silent_stall drill stops one rank of a real job; its record must hold the fault with the rank, the
-seconds until it was noticed and the recovery, and every claim of the drill must have passed.
+How: the silent_stall drill stops one rank of a real job; its record must hold the verdict that the right rank
+was named, the stall with the seconds until it was noticed and its recovery, and no verdict that failed.
 """
 
 from __future__ import annotations
 
-from maturity.evidence import Evidence, Record, places, verdicts
+from maturity.evidence import Evidence, Record, drilled, places
 from maturity.model import Finding, disproved, proved, unknown
 
 DIMENSION = "FLT"
@@ -36,8 +36,8 @@ def check(evidence: Evidence) -> Finding:
 
 
 def _named(record: Record) -> list[Record]:
-    """Stalls with a culprit and a recovery, of a drill whose every claim holds."""
-    if record.get("status") != "completed" or not all(verdict["passed"] for verdict in verdicts(record)):
+    """Stalls with a culprit and a recovery, of a drill in which the culprit was the right one."""
+    if not drilled(record, "right rank named"):
         return []
     stalls = [
         fault for fault in record.get("faults") or [] if fault["kind"] == "stall" and fault["recovered"]
