@@ -172,9 +172,14 @@ def _names(module: Module) -> list[str]:
 
 
 def _test_of(module: Module, tests: Iterable[Module]) -> str:
-    """The test file that names a module: its namesake first, else the first that imports it."""
-    found = [test for test in tests if _tests(test, module)]
-    found.sort(key=lambda test: (module.name not in test.name, test.path))
+    """The test file that names a module: its namesake first, then its folder's, then any other."""
+    kin = [module.name, *reversed(Path(module.path).parent.parts)]
+
+    def distance(test: Module) -> tuple[int, str]:
+        near = (steps for steps, name in enumerate(kin) if name in test.name)
+        return next(near, len(kin)), test.path
+
+    found = sorted((test for test in tests if _tests(test, module)), key=distance)
     return found[0].link if found else HOLE
 
 
