@@ -1,7 +1,9 @@
-"""What the usual loaders make of one flipped bit: `python -m case_studies._stock_loads CHECKPOINT COUNT SEED`.
+"""What the usual loaders make of one flipped bit: `python -m case_studies._stock_loads CHECKPOINT COUNT
+SEED`.
 
-A process of its own, because a flipped bit in a pickle may do anything to the one that opens it. Flips are tried
-in turn on every file that holds tensors; one line of JSON each: file, offset, bit, outcome, what changed.
+A process of its own, because a flipped bit in a pickle may do anything to the one that opens it. Flips are
+tried in turn on every file that holds tensors; one line of JSON each: file, offset, bit, outcome, what
+changed.
 """
 
 from __future__ import annotations

@@ -1,22 +1,36 @@
 """A case study: the real thing broken on purpose, run without and with a pattern, measured, judged, priced.
 
-A study is a file of `case_studies/`; this is what it hands back. Numbers are judged against the ranges that the
-file states beforehand, so a study that no longer shows what it says fails.
+A study is a file of `case_studies/`; this is what it hands back. Numbers are judged against the ranges that
+the file states beforehand, so a study that no longer shows what it says fails.
+
+Pattern: Incident to Probe
+Problem: an incident is written up once, and its lesson fades until it happens again.
+Answer: the incident is a program that breaks the real thing, runs it without and with the pattern, and
+fails when the figures leave their ranges; a schedule runs it again.
+Trade-off: a minute or two of real processes for each incident, and ranges that must be kept honest.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 from pydantic import Field
 
-from components.plugins import Config
-from components.records import Fault, Verdict
+from components.config import Profile
+from components.observability.provenance import machine
+from components.plugins import Config, load
+from components.records import Fault, Verdict, git_commit
 
 Kind = Literal["fault", "blind", "seen", "mended", "plain"]
 Range = tuple[float, float]
+Allowed = tuple[float, float | None]
+"""Lowest and highest value that a number may have; None is no upper bound."""
 
 DAYS_PER_MONTH = 30
 GPUS_PER_NODE = 8
@@ -46,9 +60,9 @@ class Side(Config):
 
     summary: str
     """What a person would have seen, in a sentence or two."""
-    spans: list[Span] = []
-    events: list[Event] = []
-    progress: list[tuple[float, float]] = []
+    spans: list[Span] = Field(default_factory=list)
+    events: list[Event] = Field(default_factory=list)
+    progress: list[tuple[float, float]] = Field(default_factory=list)
     """Seconds and steps done, for the line under the spans."""
 
 
@@ -61,9 +75,9 @@ class Study(Config):
     """By name; each must have a range in the file's EXPECT."""
     verdict: str
     """What was shown, in one or two sentences with the figures."""
-    faults: list[Fault] = []
+    faults: list[Fault] = Field(default_factory=list)
     """What was caught on the side with the pattern."""
-    notes: list[str] = []
+    notes: list[str] = Field(default_factory=list)
     """What a reader must know to judge the figures."""
 
 
@@ -105,7 +119,10 @@ ANCHORS = (
         source="arXiv 2410.21680, the larger of its two clusters",
     ),
 )
-FORMULA = "cost a month = rate / 1000 x GPUs / 8 x 30 days x share of this kind x hours lost x GPUs x price of a GPU-hour"
+FORMULA = (
+    "cost a month = failures per 1000 node-days / 1000 x GPUs / 8 x 30 days x share of this kind "
+    "x hours lost x GPUs x price of a GPU-hour"
+)
 
 
 class Cost(Config):
@@ -123,6 +140,73 @@ class Cost(Config):
         return _hull(self.without), _hull(self.with_pattern)
 
 
+class Case(Config):
+    """What a file of `case_studies/` says of itself."""
+
+    name: str
+    title: str
+    pattern: str
+    story: list[str]
+    """Paragraphs of the docstring; the first is one sentence."""
+    checklist: list[str]
+    carries_over: tuple[Literal["yes", "partly", "no"], str]
+    """Whether the finding holds for GPUs, and why."""
+    expect: dict[str, Allowed]
+    scale: Scale
+
+    @classmethod
+    def of(cls, module: ModuleType) -> Case:
+        """The case that a module tells."""
+        paragraphs = [" ".join(part.split()) for part in (module.__doc__ or "").split("\n\n")]
+        return cls(
+            name=module.__name__.rpartition(".")[2],
+            title=module.TITLE,
+            pattern=module.PATTERN,
+            story=[paragraph for paragraph in paragraphs if paragraph],
+            checklist=module.CHECKLIST,
+            carries_over=module.CARRIES_OVER,
+            expect=module.EXPECT,
+            scale=module.SCALE,
+        )
+
+
+class Result(Config):
+    """A case study that was run: the case, what came out, how it was judged, and on what."""
+
+    case: Case
+    study: Study
+    verdicts: list[Verdict]
+    cost: Cost
+    profile: str
+    at: datetime
+    seconds: float
+    commit: str | None
+    machine: dict[str, str]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every number is in its range."""
+        return all(verdict.passed for verdict in self.verdicts)
+
+
+def run(name: str, profile: Profile, folder: Path) -> Result:
+    """Run a case study in an empty folder, judge its numbers, price it at 1,024 GPUs."""
+    module = load("case_studies", name)
+    case, started = Case.of(module), time.monotonic()
+    study: Study = module.study(profile, folder)
+    return Result(
+        case=case,
+        study=study,
+        verdicts=judge_numbers(study.numbers, case.expect),
+        cost=cost_at_scale(case.scale),
+        profile=profile.name,
+        at=datetime.now(UTC),
+        seconds=time.monotonic() - started,
+        commit=git_commit(),
+        machine=machine(),
+    )
+
+
 def cost_at_scale(
     scale: Scale, *, gpus: int = 1024, price: Range = (2.0, 4.0), currency: str = "USD"
 ) -> Cost:
@@ -138,17 +222,17 @@ def cost_at_scale(
     )
 
 
-def judge_numbers(numbers: Mapping[str, float], expect: Mapping[str, Range]) -> list[Verdict]:
+def judge_numbers(numbers: Mapping[str, float], expect: Mapping[str, Allowed]) -> list[Verdict]:
     """One verdict a number: inside its range or not; one without a range, or a range without it, fails."""
     return [_judge(name, numbers.get(name), expect.get(name)) for name in dict.fromkeys([*expect, *numbers])]
 
 
-def _judge(name: str, value: float | None, allowed: Range | None) -> Verdict:
+def _judge(name: str, value: float | None, allowed: Allowed | None) -> Verdict:
     if value is None or allowed is None:
         missing = "was not measured" if value is None else "has no range in EXPECT"
         return Verdict(gate=name, passed=False, reason=f"{name} {missing}")
     low, high = allowed
-    passed = low <= value <= high  # NaN is inside nothing
+    passed = low <= value and (high is None or value <= high)  # NaN is inside nothing
     return Verdict(
         gate=name,
         passed=passed,
@@ -159,20 +243,18 @@ def _judge(name: str, value: float | None, allowed: Range | None) -> Verdict:
 
 def number(value: float) -> str:
     """A figure with as many digits as tell anything."""
-    if not math.isfinite(value):
-        return "any" if value > 0 else str(value)
-    if value == int(value):
+    if math.isfinite(value) and value == int(value):
         return f"{int(value):,}"
     return f"{value:.2f}" if abs(value) < 10 else f"{value:,.1f}"
 
 
-def interval(allowed: Range) -> str:
+def interval(allowed: Allowed) -> str:
     """A range as people read it."""
     low, high = allowed
+    if high is None:
+        return f"at least {number(low)}"
     if low == high:
         return f"exactly {number(low)}"
-    if math.isinf(high):
-        return f"at least {number(low)}"
     return f"at most {number(high)}" if low == 0 else f"{number(low)} to {number(high)}"
 
 
