@@ -1,4 +1,4 @@
-"""Nothing phones home, nothing fetches from a hub unless asked: the environment that makes it so."""
+"""Nothing phones home or fetches from a hub unless asked, nothing scolds: the environment that makes it so."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "GX_ANALYTICS_ENABLED": "false",
     "TOKENIZERS_PARALLELISM": "false",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",  # a component's line outside a flow is no mistake
 }
 
 

@@ -208,6 +208,15 @@ def _let_components_speak() -> None:
     for name in ("components", "maturity"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(name).addFilter(_without_a_traceback)
+
+
+def _without_a_traceback(record: logging.LogRecord) -> bool:
+    """What we raise on purpose says all there is to say in its message; a bug keeps its traceback."""
+    if record.exc_info and isinstance(record.exc_info[1], StanchionError):
+        record.exc_info, record.exc_text = None, None
+    return True
 
 
 def _end_children() -> None:
@@ -238,7 +247,8 @@ def _show_plan(flow: str, what: Run, where: Profile) -> int:
 def _runs(root: str) -> list[str]:
     from components import storage
 
-    return [name for name in storage.listing(root) if not name.startswith(".")]
+    others = ("case-studies", "deployments")
+    return [name for name in storage.listing(root) if not name.startswith(".") and name not in others]
 
 
 def _columns(title: str, names: list[str]) -> str:

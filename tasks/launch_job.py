@@ -18,6 +18,7 @@ from components.reliability.supervisor import Outcome, supervise
 from components.reliability.watchdog import Limits
 
 UPDATE_SECONDS = 2.0
+SPEAK_SECONDS = 20.0
 
 
 @task(cache_policy=NO_CACHE, task_run_name="launch_job: {name}")
@@ -39,10 +40,11 @@ def launch_job(
 
 
 class _Progress:
-    """One progress bar, moved in place while the job trains."""
+    """One progress bar, moved in place while the job trains, and now and then a line in the log."""
 
     def __init__(self, name: str, total_steps: int | None) -> None:
-        self.total_steps, self.updated_at = total_steps, time.monotonic()
+        self.name, self.total_steps = name, total_steps
+        self.started_at = self.updated_at = self.spoke_at = time.monotonic()
         self.artifact: UUID | None = None
         if total_steps:
             self.artifact = _uuid(
@@ -58,8 +60,16 @@ class _Progress:
         if time.monotonic() - self.updated_at < UPDATE_SECONDS:
             return
         self.updated_at = time.monotonic()
-        done = 100.0 * min(beat.step for beat in beats) / self.total_steps
-        update_progress_artifact(self.artifact, progress=min(done, 100.0))
+        step = min(beat.step for beat in beats)
+        update_progress_artifact(self.artifact, progress=min(100.0 * step / self.total_steps, 100.0))
+        if self.updated_at - self.spoke_at >= SPEAK_SECONDS:
+            self._speak(step, self.total_steps)
+
+    def _speak(self, step: int, total: int) -> None:
+        self.spoke_at = self.updated_at
+        left = (self.spoke_at - self.started_at) * (total - step) / step if step else None
+        when = f", about {left:.0f} s left" if left is not None else ""
+        get_run_logger().info("%s: step %d of %d%s", self.name, step, total, when)
 
 
 def _show_faults(name: str, outcome: Outcome) -> None:
