@@ -53,7 +53,7 @@ class Model(Config):
 class Training(Config):
     """Pre-training: how long, how fast, how often saved."""
 
-    steps: int = Field(default=1200, ge=1)
+    steps: int = Field(default=1000, ge=1)
     """Optimizer steps."""
 
     batch_size: int = Field(default=8, ge=1)
@@ -74,10 +74,10 @@ class Training(Config):
     precision: str = Field(default="bf16", pattern="^(bf16|fp32)$")
     """Number format of weights and activations; the optimizer keeps fp32 masters."""
 
-    checkpoint_every: int = Field(default=400, ge=1)
+    checkpoint_every: int = Field(default=250, ge=1)
     """Steps between checkpoints; the last step is always saved."""
 
-    evaluate_every: int = Field(default=200, ge=1)
+    evaluate_every: int = Field(default=250, ge=1)
     """Steps between evaluations on held-out tokens."""
 
     held_out_sequences: int = Field(default=64, ge=1)
