@@ -6,6 +6,7 @@ No script, no outside host; legible in the light, in the dark and on paper.
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def _rendered(template: Path, **context: Any) -> str:
     from jinja2 import Environment, StrictUndefined
 
     engine = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    engine.filters |= {"money": money_range, "lead": _lead}
+    engine.filters |= {"money": money_range, "lead": _lead, "prose": _prose}
     colours = {"light": canvas.css(dark=False), "dark": canvas.css(dark=True)}
     return engine.from_string(template.read_text()).render(**context, **colours, style=STYLE.read_text())
 
@@ -120,4 +121,11 @@ def _rendered(template: Path, **context: Any) -> str:
 def _lead(paragraph: str) -> tuple[str, str]:
     """`Symptom: it stood` as its label and its words; a paragraph without a label has an empty one."""
     label, colon, words = paragraph.partition(": ")
-    return (label, words) if colon and len(label.split()) <= 2 else ("", paragraph)
+    return (label, words[:1].upper() + words[1:]) if colon and len(label.split()) <= 2 else ("", paragraph)
+
+
+def _prose(text: str) -> Any:
+    """Text with `code` set as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))

@@ -43,7 +43,9 @@ def _lane(side: Side, title: str, top: float, end: float, most: float) -> str:
         _span(_x(span.start, end), _x(span.end, end), top + BAR, COLOURS[span.state], span.text)
         for span in side.spans
     )
-    return words + spans + _events(side.events, top, end) + _progress(side.progress, top + LINE, end, most)
+    last = max((span.end for span in side.spans), default=end)
+    progress = _progress(side.progress, top + LINE, last, end, most)
+    return words + spans + _events(side.events, top, end) + progress
 
 
 def _span(x: float, to: float, y: float, colour: str, text: str) -> str:
@@ -79,14 +81,13 @@ def _mark(x: float, left: float, y: float, bar: float, text: str, colour: str) -
     return stem + dot + words
 
 
-def _progress(points: Sequence[tuple[float, float]], top: float, end: float, most: float) -> str:
+def _progress(points: Sequence[tuple[float, float]], top: float, last: float, end: float, most: float) -> str:
     """Steps done over time; where it is flat, nothing moved."""
     if not points:
         return ""
     bottom = top + LINE_HEIGHT
     placed = [(_x(at, end), bottom - step / most * (LINE_HEIGHT - 8)) for at, step in points]
-    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in placed)
-    path += f"H{_x(end, end):.1f}" if points[-1][1] < most else ""
+    path = f"M{LEFT:g} {bottom:g}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in placed) + f"H{_x(last, end):.1f}"
     base = f'<path d="M{LEFT:g} {bottom:g}H{RIGHT:g}" {_stroke("rule")}/>'
     small = f'text-anchor="end" font-size="11" {_fill("muted")}'
     scale = "".join(
