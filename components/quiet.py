@@ -1,4 +1,4 @@
-"""Nothing phones home or fetches from a hub unless asked, nothing scolds: the environment that makes it so."""
+"""Nothing phones home, fetches from a hub unasked, or scolds: the environment that makes it so."""
 
 from __future__ import annotations
 
