@@ -22,6 +22,10 @@ class EventLog:
         event = {"at": time.time(), "kind": kind, "rank": self.rank, **fields}
         self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
 
+    def close(self) -> None:
+        """End the log; a rank that ends without it loses nothing, lines are flushed one by one."""
+        self._file.close()
+
 
 def read(folder: Path, kind: str | None = None, rank: int | None = None) -> list[dict[str, Any]]:
     """Events of a folder by time, of one kind or one rank when asked; a torn last line is left out."""
