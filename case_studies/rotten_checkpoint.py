@@ -260,7 +260,8 @@ def _usual_resume(
         summary=f"The resume reported nothing and {MORE_STEPS} more steps ran; on rank 0, "
         f"{', '.join(changed)} was not what had been saved.",
         spans=[
-            Span(start=0, end=trained, state="healthy", text="trains, saves"),
+            Span(start=0, end=before[0][0], state="starting", text="starts"),
+            Span(start=before[0][0], end=trained, state="healthy", text="trains, saves"),
             Span(start=trained, end=ended, state="harmed", text="resumes, trains on damage"),
         ],
         events=[
@@ -301,7 +302,8 @@ def _sealed_resume(
         summary=f"Step {STEPS} was refused before a byte of it was unpickled, set aside with its reason, and "
         f"the job went on from step {fell_back} by itself.",
         spans=[
-            Span(start=0, end=trained, state="healthy", text="trains, saves"),
+            Span(start=0, end=before[0][0], state="starting", text="starts"),
+            Span(start=before[0][0], end=trained, state="healthy", text="trains, saves"),
             Span(start=trained, end=recovered, state="recovering", text="falls back"),
             Span(start=recovered, end=ended, state="healthy", text="trains"),
         ],

@@ -151,14 +151,14 @@ def _without(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, di
     side = Side(
         summary=f"All {len(after)} ranks were in the process table, none had ended, no log held an error.",
         spans=[
-            Span(start=0, end=struck - started, state="healthy", text="trains"),
+            *_until(struck - started, steps := _progress(job, started)),
             Span(start=struck - started, end=time.time() - started, state="harmed", text="stands still"),
         ],
         events=[
             Event(at=struck - started, text="rank 1 blocks", kind="fault"),
             Event(at=time.time() - started, text="still green, nobody knows", kind="blind"),
         ],
-        progress=_progress(job, started),
+        progress=steps,
     )
     return side, {
         "ranks alive while nothing moved": alive,
@@ -184,7 +184,7 @@ def _with(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, dict[
     side = Side(
         summary=f"{fault.detail}. The stacks were kept, the tree was ended, the job went on by itself.",
         spans=[
-            Span(start=0, end=struck, state="healthy", text="trains"),
+            *_until(struck, steps := _progress(jobs[-1], started)),
             Span(start=struck, end=detected, state="harmed"),
             Span(start=detected, end=recovered, state="recovering", text="restarts"),
             Span(start=recovered, end=ended, state="healthy", text="trains"),
@@ -192,11 +192,9 @@ def _with(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, dict[
         events=[
             Event(at=struck, text="rank 1 blocks", kind="fault"),
             Event(at=detected, text=f"rank {fault.rank} named", kind="seen"),
-            Event(
-                at=recovered, text=f"steps again from {jobs[-1].settings['resume_from'][-6:]}", kind="mended"
-            ),
+            Event(at=recovered, text=f"steps again from {outcome.result['first_step']}", kind="mended"),
         ],
-        progress=_progress(jobs[-1], started),
+        progress=steps,
     )
     return side, _measured(outcome, jobs[-1], detected - struck), outcome
 
@@ -234,6 +232,15 @@ def _wait_for(marker: Path, handle: Handle) -> float:
 def _processes_of(job: Job) -> int:
     """Ranks of the job that are still there."""
     return sum(psutil.pid_exists(beat.pid) for beat in heartbeat.read(job.folder / "beats"))
+
+
+def _until(struck: float, steps: list[tuple[float, float]]) -> list[Span]:
+    """From the launch to the fault."""
+    first = steps[0][0]
+    return [
+        Span(start=0, end=first, state="starting", text="starts"),
+        Span(start=first, end=struck, state="healthy", text="trains"),
+    ]
 
 
 def _progress(job: Job, started: float) -> list[tuple[float, float]]:

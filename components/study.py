@@ -51,7 +51,7 @@ class Span(Config):
 
     start: float
     end: float
-    state: Literal["healthy", "harmed", "recovering"]
+    state: Literal["starting", "healthy", "harmed", "recovering"]
     text: str = ""
 
 

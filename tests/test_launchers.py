@@ -24,8 +24,8 @@ rank = this_rank()
 rank.heartbeat.beat(1, "data")
 if rank.settings.get("stubborn"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"],
-                     start_new_session=True)
+    child = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+    subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
 rank.heartbeat.beat(2, "data")
 if rank.settings.get("fail") == rank.rank:
     sys.exit("the disk is full")
@@ -38,7 +38,8 @@ from pathlib import Path
 from components.jobs import Job
 from components.launchers import local
 from components.reliability.supervisor import supervise
-job = Job("waiting", "waiting", {"seconds": 600}, Path(sys.argv[1]), 2, environment={"PYTHONPATH": sys.argv[2]})
+environment = {"PYTHONPATH": sys.argv[2]}
+job = Job("waiting", "waiting", {"seconds": 600}, Path(sys.argv[1]), 2, environment=environment)
 supervise(lambda attempt: job, local.Config(grace_seconds=1.0))
 """
 

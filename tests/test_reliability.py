@@ -17,7 +17,7 @@ from components.launchers import local
 from components.reliability import faults, heartbeat, incidents, stacks
 from components.reliability.faults import Drill
 from components.reliability.heartbeat import Beat, Heartbeat
-from components.reliability.supervisor import supervise
+from components.reliability.supervisor import Outcome, supervise
 from components.reliability.watchdog import Limits, Stall, Watchdog
 
 ROOT = Path(__file__).parent.parent
@@ -223,6 +223,34 @@ def test_a_stalled_rank_is_named_with_its_phase_and_stack(
 def test_a_healthy_slow_checkpoint_raises_no_alarm(job: Callable[..., Job]) -> None:
     slow = job(checkpoint_at=20, checkpoint_seconds=3.0)
     assert supervise(lambda attempt: slow, local.Config(), QUICK).faults == []
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_the_task_moves_one_progress_bar_and_shows_faults(
+    job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect import flow
+    from prefect.artifacts import Artifact
+
+    from tasks import launch_job as tasks
+
+    monkeypatch.setattr(tasks, "UPDATE_SECONDS", 0.0)
+    drill = Drill(kind="kill", rank=0, step=20, once=str(tmp_path / "struck"))
+
+    @flow
+    def train() -> Outcome:
+        return tasks.launch_job(
+            "a_job", lambda attempt: job(drill), local.Config(), total_steps=40, limits=QUICK
+        )
+
+    outcome = train()
+    assert outcome.result == {"step": 40}
+    assert [fault.kind for fault in outcome.faults] == ["crash"]
+    bar, faults_shown = Artifact.get("a-job"), Artifact.get("a-job-faults")
+    assert bar is not None
+    assert bar.type == "progress"
+    assert float(str(bar.data)) > 20.0
+    assert faults_shown is not None
 
 
 def test_a_stall_that_comes_back_uses_the_restarts_up(job: Callable[..., Job]) -> None:

@@ -121,7 +121,10 @@ def _rendered(template: Path, **context: Any) -> str:
 def _lead(paragraph: str) -> tuple[str, str]:
     """`Symptom: it stood` as its label and its words; a paragraph without a label has an empty one."""
     label, colon, words = paragraph.partition(": ")
-    return (label, words[:1].upper() + words[1:]) if colon and len(label.split()) <= 2 else ("", paragraph)
+    if not colon or len(label.split()) > 2:
+        return "", paragraph
+    is_name = "/" in words.split()[0]
+    return label, words if is_name else words[:1].upper() + words[1:]
 
 
 def _prose(text: str) -> Any:

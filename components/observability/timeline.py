@@ -14,7 +14,7 @@ LANE, TEXTS, BAR, LINE = 178.0, 34.0, 80.0, 106.0
 BAR_HEIGHT, LINE_HEIGHT, AXIS = 20.0, 48.0, 34.0
 LETTER = 6.4
 """Mean width of a letter at 12 units, for what fits where."""
-COLOURS = {"healthy": "green", "harmed": "red", "recovering": "orange"}
+COLOURS = {"starting": "slate", "healthy": "green", "harmed": "red", "recovering": "orange"}
 MARKS = {"fault": "red", "blind": "slate", "seen": "blue", "mended": "green", "plain": "muted"}
 
 
@@ -57,15 +57,15 @@ def _span(x: float, to: float, y: float, colour: str, text: str) -> str:
 
 
 def _events(events: Sequence[Event], top: float, end: float) -> str:
-    """Marks on the bar, with their words above it in as many rows as keep them apart."""
-    free = [-math.inf] * 3
-    parts = []
-    for event in sorted(events, key=lambda one: one.at):
+    """Marks on the bar, their words above it: from the right, each above those that it would touch."""
+    parts: list[str] = []
+    later: list[tuple[float, float, int]] = []
+    for event in sorted(events, key=lambda one: -one.at):
         x, text = _x(event.at, end), f"{event.at:.1f} s  {event.text}"
-        wide = len(text) * LETTER
-        left = x if x + wide < RIGHT else x - wide
-        row = next((row for row, taken in enumerate(free) if left > taken + 8), len(free) - 1)
-        free[row] = left + wide
+        left = x if x + len(text) * LETTER < RIGHT else x - len(text) * LETTER
+        right = left + len(text) * LETTER + 12
+        row = 1 + max((row for other, stem, row in later if other < right or stem < right), default=-1)
+        later.append((left, x, row))
         parts.append(_mark(x, left, top + TEXTS + 15 * (2 - row), top + BAR, text, MARKS[event.kind]))
     return "".join(parts)
 
