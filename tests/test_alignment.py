@@ -18,6 +18,9 @@ from components.alignment.config import Alignment, Pairs
 from components.alignment.reward import advantages, reward
 from components.alignment.summary import as_markdown
 from components.checkpoints import manifest, state
+from components.checkpoints.restore import open_checkpoint
+from components.config import Profile, Run, run_folder
+from components.errors import GateRefused
 from components.jobs import Job
 from components.judgement import Subject, judge
 from components.launchers import local
@@ -25,6 +28,7 @@ from components.observability import events
 from components.reliability.faults import Drill
 from components.reliability.supervisor import supervise
 from components.reliability.watchdog import Limits
+from components.storage import Config as Storage
 
 REWARDS = plugins.names("components.alignment.rewards")
 MODULE = '''
@@ -390,7 +394,7 @@ def small_tuned(
     shutil.copy(state.url_of(str(small_checkpoints / "step-000004")), state.url_of(base))
     state.validate(base, [])
     folder = tmp_path_factory.mktemp("sft")
-    sft = {"steps": 300, "batch_size": 16, "learning_rate": 1e-2, "checkpoint_every": 300}
+    sft = {"steps": 200, "batch_size": 16, "learning_rate": 1e-2, "checkpoint_every": 200}
     outcome = launch("sft", folder, trainer_settings(small_shards, base, folder, sft=sft), processes=1)
     assert outcome.result["body_nll_after"] < outcome.result["body_nll_before"] - 1.0
     state.validate(outcome.result["checkpoint"], [])
@@ -398,6 +402,7 @@ def small_tuned(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_reinforcement_learning_that_was_killed_ends_with_the_weights_of_one_that_was_not(
     launch: Callable[..., Any], small_tuned: str, small_shards: Path, tmp_path: Path
 ) -> None:
@@ -428,6 +433,7 @@ def test_reinforcement_learning_that_was_killed_ends_with_the_weights_of_one_tha
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_comparison_is_the_same_on_one_rank_and_on_two(
     launch: Callable[..., Any], small_tuned: str, small_pairs: str, tmp_path: Path
 ) -> None:
@@ -445,3 +451,55 @@ def test_the_comparison_is_the_same_on_one_rank_and_on_two(
     assert one["rise"]["parse_share"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
     assert one["after"]["kl_per_token"]["mean"] == pytest.approx(0, abs=1e-6)
     assert len(one["samples"]) == 4
+
+
+def small_run(tmp_path: Path) -> tuple[Run, Profile]:
+    """A run on the laptop profile, everything of it very small."""
+    run = Run.model_validate(
+        {
+            "data": {
+                "source": {"kind": "python_stdlib", "max_documents": 60},
+                "tokenizer": {"vocab_size": 400},
+                "shards": {"held_out_share": 0.2},
+            },
+            "model": {"hidden_size": 32, "num_layers": 2, "intermediate_size": 64, "context_length": 64},
+            "training": {"steps": 4, "held_out_sequences": 8},
+            "alignment": {
+                "sft": {"steps": 4, "batch_size": 16},
+                "rl": {"steps": 2, "prompts_per_step": 4, "samples_per_prompt": 2, "max_new_tokens": 16},
+                "evaluation": {"prompts": 16},
+            },
+            "gates": {"checkpoint": {"files_match_manifest": {}, "weights_are_finite": {}}},
+        }
+    )
+    profile = Profile.model_validate("laptop")
+    return run, profile.model_copy(update={"storage": Storage(root=str(tmp_path))})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("prefect_server")
+def test_a_policy_that_learned_nothing_is_quarantined_and_stops_the_flow(tmp_path: Path) -> None:
+    from flows.align import align
+    from flows.pretrain import pretrain
+    from flows.shard_dataset import shard_dataset
+
+    run, profile = small_run(tmp_path)
+    shard_dataset(run, profile)
+    pretrain(run, profile)
+    with pytest.raises(GateRefused, match="reward_improved"):
+        align(run, profile)
+    folder = run_folder(run, profile)
+    tuned, refused = folder.completed("sft"), folder.read("rl")
+    assert refused is not None
+    assert (refused.status, refused.outputs) == ("refused", [])
+    assert [v.gate for v in refused.verdicts if not v.passed] == ["reward_improved"]
+    assert [v.gate for v in tuned.verdicts] == ["files_match_manifest", "weights_are_finite"]
+    left = state.read(refused.metrics["checkpoint"])
+    assert left is not None
+    assert left.state == "quarantined"
+    assert "reward_improved" in (left.reason or "")
+    assert refused.metrics["prompts"] == 16
+    assert refused.metrics["kl"] == refused.metrics["after"]["kl_per_token"]["mean"]
+    assert len(events.read(Path(folder.path("events", "rl")), "update", rank=0)) == 2
+    assert open_checkpoint(tuned.output("sft_policy").url).manifest.stage == "sft"
