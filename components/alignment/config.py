@@ -41,7 +41,7 @@ class Sft(Config):
 class Rl(Config):
     """Reinforcement learning with a verifiable reward under a KL term."""
 
-    steps: int = Field(default=50, ge=1)
+    steps: int = Field(default=40, ge=1)
     """Updates."""
 
     prompts_per_step: int = Field(default=16, ge=1)
@@ -63,13 +63,13 @@ class Rl(Config):
     warmup_steps: int = Field(default=5, ge=0)
     """Updates up to the full learning rate."""
 
-    kl_weight: float = Field(default=0.03, ge=0)
+    kl_weight: float = Field(default=0.05, ge=0)
     """Price of one nat of divergence from the SFT policy, per token."""
 
     max_new_tokens: int = Field(default=96, ge=8)
     """Longest completion, its end included; one that has not ended by then is worth nothing."""
 
-    checkpoint_every: int = Field(default=25, ge=1)
+    checkpoint_every: int = Field(default=20, ge=1)
     """Updates between checkpoints; the last one is always saved."""
 
 

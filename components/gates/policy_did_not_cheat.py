@@ -30,8 +30,11 @@ class Config(plugins.Config):
     min_distinct_share: float = Field(default=0.9, ge=0, le=1)
     """Different completions over all completions."""
 
-    min_length_kept: float = Field(default=0.5, ge=0)
-    """Mean tokens of a completion, relative to before."""
+    min_length_kept: float = Field(default=0.35, ge=0)
+    """Mean tokens of a completion, relative to before; what failed was long, so some loss is honest."""
+
+    min_size_kept: float = Field(default=0.75, ge=0)
+    """Mean syntax nodes of what parses, relative to before."""
 
     max_human_nll_rise: float = Field(default=0.35, ge=0)
     """Nats a token by which human text may become less likely."""
@@ -52,6 +55,7 @@ def check(subject: Subject, config: Config) -> Verdict:
         passed=not broken,
         reason="; ".join(broken)
         or f"{measured['distinct_share']:.0%} distinct, {measured['length_kept']:.0%} of the length, "
+        f"{measured['size_kept']:.0%} of the syntax nodes, "
         f"substance {measured['substance_rise']:+.2f}, human text {measured['human_nll_rise']:+.2f} nats, "
         f"{measured['kl_per_token']:.2f} nats of drift a token",
         figures={name: round(value, 4) for name, value in measured.items()},
@@ -61,7 +65,7 @@ def check(subject: Subject, config: Config) -> Verdict:
 def _bounds(measured: Mapping[str, float], config: Config) -> list[tuple[bool, str]]:
     """Each bound: whether it holds, and what to say when it does not."""
     distinct, length = measured["distinct_share"], measured["length_kept"]
-    human, drift = measured["human_nll_rise"], measured["kl_per_token"]
+    size, human, drift = measured["size_kept"], measured["human_nll_rise"], measured["kl_per_token"]
     substance = measured["substance_rise"]
     return [
         (
@@ -71,6 +75,10 @@ def _bounds(measured: Mapping[str, float], config: Config) -> list[tuple[bool, s
         (
             length >= config.min_length_kept,
             f"completions shrank to {length:.0%} of their length, {config.min_length_kept:.0%} are needed",
+        ),
+        (
+            size >= config.min_size_kept,
+            f"what parses shrank to {size:.0%} of its syntax nodes, {config.min_size_kept:.0%} are needed",
         ),
         (
             substance >= -config.max_substance_fall,
@@ -88,12 +96,13 @@ def _bounds(measured: Mapping[str, float], config: Config) -> list[tuple[bool, s
 
 
 def _measured(figures: Mapping[str, Any]) -> dict[str, float]:
-    """The five numbers, out of the comparison; one that is missing is no excuse."""
+    """The six numbers, out of the comparison; one that is missing is no excuse."""
     try:
         before, after, rise = figures["before"], figures["after"], figures["rise"]
         return {
             "distinct_share": after["distinct_share"],
             "length_kept": after["tokens"]["mean"] / max(before["tokens"]["mean"], 1e-9),
+            "size_kept": after["nodes"]["mean"] / max(before["nodes"]["mean"], 1e-9),
             "substance_rise": rise["substance_share"]["mean"],
             "human_nll_rise": rise["human_nll"]["mean"],
             "kl_per_token": after["kl_per_token"]["mean"],
