@@ -17,6 +17,7 @@ from components.checkpoints.resume import resume
 from components.checkpoints.save import save
 from components.data import manifest as datasets
 from components.data.stream import fixed_batch
+from components.errors import CheckpointError
 from components.jobs import Rank
 from components.plugins import Config
 from components.training import engine as engines
@@ -59,6 +60,8 @@ class Learner:
     ) -> None:
         self.rank, self.settings, self.stage, self.phases = rank, settings, stage, Phases(rank)
         self.step, self.checkpoint, self.held_out_loss = 0, settings.resume_from, float("nan")
+        self.known: Mapping[str, Any] = {}
+        """What the checkpoint that was resumed remembers."""
         with self.phases("start"):
             self._start(rate, rows_per_rank)
 
@@ -79,8 +82,18 @@ class Learner:
             timeout_seconds=training.timeout_seconds,
         )
         if settings.resume_from:
-            self.step = resume(self.engine, settings.resume_from).manifest.step
-            self.rank.events.write("resume", step=self.step, checkpoint=settings.resume_from)
+            self._resume(settings.resume_from)
+
+    def _resume(self, url: str) -> None:
+        """Go on from a checkpoint of this stage, if it came from the very weights that are the start now."""
+        found = resume(self.engine, url).manifest
+        if found.facts.get("started_from") != self.origin.digest:
+            raise CheckpointError(
+                f"{url} was trained from another checkpoint than {self.settings.start_from}; "
+                "pass --set edition=NAME to start anew beside it"
+            )
+        self.step, self.held_out_loss, self.known = found.step, found.held_out_loss, found.facts
+        self.rank.events.write("resume", step=self.step, checkpoint=url)
 
     def apply(self, loss: torch.Tensor, rate: float) -> float:
         """Move the weights down the gradient of this loss; the gradient's norm over all ranks."""

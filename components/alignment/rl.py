@@ -46,7 +46,7 @@ class Policy:
         self.start.requires_grad_(False)
         self.pairs = pairs.load(settings.pairs, "train")
         self.encoder = tokenizer.load(self.learner.origin.path)
-        self.last: dict[str, float] = {}
+        self.last: dict[str, float] = dict(self.learner.known.get("update", {}))
 
     def run(self) -> dict[str, Any]:
         """Every update that is left."""
@@ -56,7 +56,7 @@ class Policy:
             self._update()
             learner.step += 1
             if learner.step == self.rl.steps or learner.step % self.rl.checkpoint_every == 0:
-                learner.save(self.last)
+                learner.save({"update": self.last})
         return learner.result(last_update=self.last)
 
     def _update(self) -> None:

@@ -62,7 +62,7 @@ class Tuner:
         self.held_out = pairs.load(settings.pairs, "held_out")[: settings.alignment.evaluation.prompts]
         lengths = [len(pair.prompt_ids) + len(pair.completion_ids) for pair in self.pairs]
         self.batches = Batches(lengths, self.sft.batch_size, settings.seed)
-        self.loss = float("nan")
+        self.loss = float(self.learner.known.get("loss", "nan"))
 
     def run(self) -> dict[str, Any]:
         """Every step that is left."""
