@@ -289,9 +289,10 @@ def _sealed_resume(
     recovered = again[0][0] if again else ended
     known = state.read(newest)
     assert known is not None, "it was validated before its bit was flipped"
+    reason = (known.reason or "").removeprefix(f"{newest}: ")
     fault = Fault(
         kind="corruption",
-        detail=f"step {STEPS} {known.state}: {known.reason}; went on from step {fell_back}",
+        detail=f"step {STEPS} {known.state}: {reason}; went on from step {fell_back}",
         at=datetime.fromtimestamp(started + refused, UTC),
         step=STEPS,
         seconds_to_detect=refused,

@@ -17,8 +17,8 @@ from pathlib import Path
 
 PHASES = (
     "start",
-    "data",
     "rollout",
+    "data",
     "forward",
     "backward",
     "optimizer",

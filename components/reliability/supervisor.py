@@ -155,7 +155,7 @@ def _is_ending(job: Job, handle: Handle, beats: list[Beat]) -> bool:
         return False
     deadline = time.monotonic() + ENDING_SECONDS
     while handle.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.2)
     return handle.poll() is not None
 
 
