@@ -223,7 +223,7 @@ def open_stage(
         yield stage
     except BaseException as error:
         status = "refused" if isinstance(error, GateRefused) else "failed"
-        reason = f"{type(error).__name__}: {error}"
+        reason = _reason(error)
         if isinstance(error, GateRefused):
             known = {verdict.gate for verdict in stage.verdicts}
             stage.verdicts += [v for v in error.verdicts if v.gate not in known]
@@ -251,6 +251,13 @@ def open_stage(
             ended_at=datetime.now(UTC),
         )
         folder.write(stage.result)
+
+
+def _reason(error: BaseException) -> str:
+    """One line on why a stage ended; a signal is no fault of the stage."""
+    if isinstance(error, Exception):
+        return f"{type(error).__name__}: {error}"
+    return f"interrupted ({type(error).__name__}); the same command continues here"
 
 
 def _finished(folder: RunFolder, name: str, settings_digest: str) -> Record | None:

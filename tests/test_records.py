@@ -67,6 +67,13 @@ def test_a_failed_stage_leaves_its_reason_and_runs_again(folder) -> None:
     assert finish(folder, {"steps": 1}).done is None
 
 
+def test_an_interrupted_stage_says_so_and_runs_again(folder) -> None:
+    with pytest.raises(KeyboardInterrupt), stage_of(folder, {"steps": 1}):
+        raise KeyboardInterrupt
+    assert "the same command continues here" in folder.read("pretrain").reason
+    assert finish(folder, {"steps": 1}).done is None
+
+
 def test_a_refused_stage_keeps_the_verdicts(folder) -> None:
     no = Verdict(gate="weights_are_finite", passed=False, reason="NaN in lm_head", figures={"nan": 1})
     with pytest.raises(GateRefused, match="NaN in lm_head"), stage_of(folder, {}):
