@@ -51,9 +51,9 @@ def _lane(side: Side, title: str, top: float, end: float, most: float) -> str:
 def _span(x: float, to: float, y: float, colour: str, text: str) -> str:
     wide = max(to - x, 1.0)
     bar = f'<rect x="{x:.1f}" y="{y:g}" width="{wide:.1f}" height="{BAR_HEIGHT:g}" rx="3" {_fill(colour)}/>'
-    if len(text) * LETTER + 12 > wide:
+    if len(text) * LETTER + 14 > wide:
         return bar
-    return bar + f'<text x="{x + 7:.1f}" y="{y + 14:g}" {_fill("page")}>{escape(text)}</text>'
+    return bar + f'<text x="{x + 10:.1f}" y="{y + 14:g}" {_fill("page")}>{escape(text)}</text>'
 
 
 def _events(events: Sequence[Event], top: float, end: float) -> str:
