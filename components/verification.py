@@ -27,11 +27,16 @@ def verify(url: str) -> Iterator[Judged]:
     elif "manifest.json" in known:
         yield _name(url), _manifest(url)
     else:
-        steps = [name for name in sorted(known) if "manifest.json" in storage.listing(storage.join(url, name))]
-        if not steps:
-            raise ConfigError(f"{url} holds no manifest.json, release.json or records/; nothing can vouch for it")
-        for name in steps:
-            yield name, _manifest(storage.join(url, name))
+        yield from _each_in(url, sorted(known))
+
+
+def _each_in(url: str, names: list[str]) -> Iterator[Judged]:
+    """A folder of checkpoints: each that has a manifest."""
+    sealed = [name for name in names if "manifest.json" in storage.listing(storage.join(url, name))]
+    if not sealed:
+        raise ConfigError(f"{url} holds no manifest.json, release.json or records/: nothing vouches for it")
+    for name in sealed:
+        yield name, _manifest(storage.join(url, name))
 
 
 def _run(url: str) -> Iterator[Judged]:
