@@ -63,7 +63,7 @@ class Rl(Config):
     warmup_steps: int = Field(default=5, ge=0)
     """Updates up to the full learning rate."""
 
-    kl_weight: float = Field(default=0.05, ge=0)
+    kl_weight: float = Field(default=0.08, ge=0)
     """Price of one nat of divergence from the SFT policy, per token."""
 
     max_new_tokens: int = Field(default=96, ge=8)

@@ -101,11 +101,16 @@ def _measured(figures: Mapping[str, Any]) -> dict[str, float]:
         before, after, rise = figures["before"], figures["after"], figures["rise"]
         return {
             "distinct_share": after["distinct_share"],
-            "length_kept": after["tokens"]["mean"] / max(before["tokens"]["mean"], 1e-9),
-            "size_kept": after["nodes"]["mean"] / max(before["nodes"]["mean"], 1e-9),
+            "length_kept": _kept(before["tokens"], after["tokens"]),
+            "size_kept": _kept(before["nodes"], after["nodes"]),
             "substance_rise": rise["substance_share"]["mean"],
             "human_nll_rise": rise["human_nll"]["mean"],
             "kl_per_token": after["kl_per_token"]["mean"],
         }
     except KeyError as missing:
         raise DataError(f"the comparison of the policies lacks {missing}; evaluate both first") from None
+
+
+def _kept(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """What is left, relative to before; where there was nothing, nothing can be lost."""
+    return after["mean"] / before["mean"] if before["mean"] else 1.0
