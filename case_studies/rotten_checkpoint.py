@@ -327,7 +327,7 @@ def _verdict(numbers: dict[str, float]) -> str:
     return (
         f"{numbers['silent share, usual loaders']:.0%} of {FLIPS} flipped bits loaded without an error the "
         f"usual way. The sealed checkpoint refused {numbers['refused share, sealed']:.0%} within "
-        f"{numbers['seconds to refuse']:.2f} s, and the run went on from step "
+        f"{1000 * numbers['seconds to refuse']:.0f} ms, and the run went on from step "
         f"{int(numbers['step fallen back to'])}."
     )
 

@@ -245,6 +245,8 @@ def number(value: float) -> str:
     """A figure with as many digits as tell anything."""
     if math.isfinite(value) and value == int(value):
         return f"{int(value):,}"
+    if abs(value) < 0.1:
+        return f"{value:.2g}"
     return f"{value:.2f}" if abs(value) < 10 else f"{value:,.1f}"
 
 

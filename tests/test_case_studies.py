@@ -184,6 +184,7 @@ def test_a_study_that_fails_leaves_a_refused_record_with_page(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_incident_shows_what_it_says(name: str, tmp_path: Path) -> None:
