@@ -32,6 +32,9 @@ Range = tuple[float, float]
 Allowed = tuple[float, float | None]
 """Lowest and highest value that a number may have; None is no upper bound."""
 
+FOLDER = "case-studies"
+"""The run folder of all case studies; `assess` reads its records."""
+
 DAYS_PER_MONTH = 30
 GPUS_PER_NODE = 8
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
-from components import storage
+from components import storage, study
 from components.config import Profile, Run, run_folder
 from components.records import Artifact, Record, RunFolder
 from components.stages import open_for
@@ -14,15 +14,12 @@ from maturity.scoring import Scorecard
 from tasks.score_maturity import score_maturity
 from tasks.write_report import write_report
 
-CASE_STUDIES = "case-studies"
-"""The run folder that case studies leave their records in."""
-
 
 @flow(name="assess")
 def assess(run: Run, profile: Profile) -> Record:
     """Score the run's records and those of the case studies against the maturity model; write the report."""
     folder = run_folder(run, profile)
-    drills = RunFolder(folder.root, CASE_STUDIES)
+    drills = RunFolder(folder.root, study.FOLDER)
     evidence = [*_record_files(folder), *_record_files(drills)]
     with open_for(run, profile, "assess", settings={"rubric": rubric_digest()}, inputs=evidence) as stage:
         if stage.done is None:

@@ -14,12 +14,9 @@ from components.errors import GateRefused
 from components.observability import study_page
 from components.plugins import load
 from components.records import Record, RunFolder, Stage, open_stage
-from components.study import Result
+from components.study import FOLDER, Result
 from tasks.publish_study import publish_study
 from tasks.run_study import run_study
-
-FOLDER = "case-studies"
-"""The run folder of all case studies; `assess` reads its records."""
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ Started as a script (`guard.py <folder>`), with the standard library and psutil 
 leaves the caller's process tree, adopts every orphan of the server, and ends them all when the server ends,
 when it is told to, or when the owner (the flow) is gone and nobody has said `keep`.
 
-Pattern: Owned Process Tree
+Pattern: Orphan Reaper
 Problem: a server is several processes; killing the one that was started leaves the others holding the device.
 Answer: one guard starts them, adopts their orphans (a Linux child subreaper), and proves that none is left.
 Trade-off: one more process, and what it knows must be read from files.
