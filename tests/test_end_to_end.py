@@ -1,4 +1,4 @@
-"""The whole chain on a tiny run, killed once in every link: it continues there and repeats nothing finished."""
+"""The whole chain on a tiny run, killed once in every link: it continues there and repeats nothing."""
 
 from __future__ import annotations
 
