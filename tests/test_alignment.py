@@ -19,8 +19,8 @@ from components.alignment.reward import advantages, reward
 from components.alignment.summary import as_markdown
 from components.checkpoints import manifest, state
 from components.checkpoints.restore import open_checkpoint
-from components.config import Profile, Run, run_folder
-from components.errors import GateRefused
+from components.config import Profile, Run, configure, run_folder
+from components.errors import ConfigError, GateRefused
 from components.jobs import Job
 from components.judgement import Subject, judge
 from components.launchers import local
@@ -121,8 +121,15 @@ def test_the_default_reward_is_the_weighted_mean_and_a_cut_off_completion_is_wor
 
 
 def test_a_reward_for_parsing_alone_can_be_asked_for() -> None:
-    rewards = alignment(rewards={"parses": {}}).rl.rewards
+    run, _ = configure("laptop", ["alignment.rl.rewards={parses: {}}", "alignment.rl.kl_weight=0"])
+    rewards = run.alignment.rl.rewards
+    assert (list(rewards), run.alignment.rl.kl_weight) == (["parses"], 0)
     assert reward(rewards, "def f(a):", "\n    pass", "\n    return a", ended=True) == 1.0
+
+
+def test_a_run_that_pays_for_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="name at least one reward"):
+        configure("laptop", ["alignment.rl.rewards={}"])
 
 
 @pytest.mark.parametrize(
@@ -204,13 +211,13 @@ def test_an_honest_policy_passes_both_gates() -> None:
 
 def test_a_policy_that_was_only_paid_for_parsing_improves_and_is_refused() -> None:
     hacked = compared(
-        parse_share=0.98,
+        parse_share=0.977,
         substance_share=0.004,
-        distinct_share=0.2,
-        tokens=5.0,
-        nodes=2.8,
-        human_nll=3.6,
-        kl_per_token=1.0,
+        distinct_share=0.184,
+        tokens=4.2,
+        nodes=2.04,
+        human_nll=3.5,
+        kl_per_token=1.28,
     )
     verdicts = asked(hacked)
     assert verdicts["reward_improved"].passed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from components.plugins import Config, ManyOf
 
@@ -41,7 +41,7 @@ class Sft(Config):
 class Rl(Config):
     """Reinforcement learning with a verifiable reward under a KL term."""
 
-    steps: int = Field(default=40, ge=1)
+    steps: int = Field(default=50, ge=1)
     """Updates."""
 
     prompts_per_step: int = Field(default=16, ge=1)
@@ -69,8 +69,15 @@ class Rl(Config):
     max_new_tokens: int = Field(default=96, ge=8)
     """Longest completion, its end included; one that has not ended by then is worth nothing."""
 
-    checkpoint_every: int = Field(default=20, ge=1)
+    checkpoint_every: int = Field(default=25, ge=1)
     """Updates between checkpoints; the last one is always saved."""
+
+    @field_validator("rewards")
+    @classmethod
+    def _something_is_paid(cls, value: dict[str, Config]) -> dict[str, Config]:
+        if not value:
+            raise ValueError("a policy that is paid for nothing learns nothing; name at least one reward")
+        return value
 
 
 class Evaluation(Config):

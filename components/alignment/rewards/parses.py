@@ -1,6 +1,6 @@
 """The whole text is one function with a body.
 
-When to use: always, as the condition of the others. What it costs: a parse. Alone it is hacked within sixty
+When to use: always, as the condition of the others. What it costs: a parse. Alone it is hacked within thirty
 updates: every body becomes `pass` or `self.close()`, and `policy_did_not_cheat` refuses the policy.
 """
 
