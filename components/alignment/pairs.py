@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import json
-import logging
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator
@@ -21,7 +20,6 @@ from components import storage
 from components.alignment import programs
 from components.alignment.config import Pairs
 
-logger = logging.getLogger(__name__)
 END = 0
 """Id of `<|endoftext|>`."""
 CHARACTERS_PER_TOKEN = 16
