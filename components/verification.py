@@ -40,14 +40,22 @@ def _each_in(url: str, names: list[str]) -> Iterator[Judged]:
 
 
 def _run(url: str) -> Iterator[Judged]:
-    """Everything that the records of a run say they made."""
+    """Everything that the records of a run say they made in its folder, wherever the folder lies now."""
     folder = storage.join(url, "records")
     for name in storage.listing(folder):
         record = Record.model_validate(storage.read_json(storage.join(folder, name)))
         for artifact in record.outputs:
-            known = set(storage.listing(artifact.url))
-            if {"manifest.json", "release.json"} & known:
-                yield from verify(artifact.url)
+            _, inside, place = artifact.url.partition(f"/{record.run_id}/")
+            if inside:
+                yield from _artifact(artifact.name, storage.join(url, place))
+
+
+def _artifact(name: str, url: str) -> Iterator[Judged]:
+    known = set(storage.listing(url))
+    if not storage.exists(url):
+        yield name, [Verdict(gate="is_there", passed=False, reason=f"its record names {url}, which is gone")]
+    elif {"manifest.json", "release.json"} & known:
+        yield from verify(url)
 
 
 def _manifest(url: str) -> list[Verdict]:
