@@ -2,8 +2,12 @@
 PYTHON ?= python3
 UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export UV_FIND_LINKS
+CUDA := $(shell command -v nvidia-smi)
 # A local torch build, when find-links names one; otherwise the build that fits this machine.
-TORCH := $(if $(UV_FIND_LINKS),,--torch-backend $(if $(shell command -v nvidia-smi),auto,cpu))
+TORCH := $(if $(UV_FIND_LINKS),,--torch-backend $(if $(CUDA),auto,cpu))
+# The lock is for a CPU; where CUDA is, vLLM and torch are other distributions.
+ON_CUDA := -e .[data,train,serve-cuda,cluster] --group dev
+PACKAGES := $(if $(CUDA),$(ON_CUDA),-r requirements.lock -e .)
 UV := $(or $(shell command -v uv),.uv/bin/uv)
 INSTALL := $(UV) pip install --quiet --python .venv/bin/python --compile-bytecode --overrides infra/overrides.txt $(TORCH)
 BIN := .venv/bin
@@ -60,5 +64,5 @@ lock: $(UV) ## Resolve requirements.lock anew
 .venv/.ready: requirements.lock infra/overrides.txt pyproject.toml | $(UV)
 	@echo "Installing into .venv (a few GB; a minute or two)"
 	@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
-	@$(INSTALL) $(if $(shell command -v nvidia-smi),-e '.[data,train,serve-cuda,cluster]' --group dev,-r requirements.lock -e . )
+	@$(INSTALL) $(PACKAGES)
 	@touch $@
