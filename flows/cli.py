@@ -52,6 +52,7 @@ def run(flow: str, /, *, profile: Where = "laptop", set: Set = None, dry_run: Dr
     flow
         Its name: `stanchion list` shows them.
     """
+    from components import storage
     from components.config import configure, run_folder
 
     call = _flow(flow)
@@ -62,10 +63,12 @@ def run(flow: str, /, *, profile: Where = "laptop", set: Set = None, dry_run: Dr
     record: Record = _in_prefect(call, what, where)
     folder = run_folder(what, where)
     print(f"\n{flow} {record.status} in {time.monotonic() - started:.0f} s")
-    print(f"  run      {folder.url}")
-    print(f"  record   {folder.path('records', record.stage + '.json')}")
+    print(f"  run        {folder.url}")
+    print(f"  record     {folder.path('records', record.stage + '.json')}")
     for artifact in record.outputs:
-        print(f"  {artifact.name:<8} {artifact.url}")
+        print(f"  {artifact.name:<10} {artifact.url}")
+    if storage.exists(report := folder.path("report", "index.html")):
+        print(f"  report     {Path(report).absolute() if storage.is_local(report) else report}")
     print(f"next: {_next_command(flow)}")
     return 0
 
@@ -145,7 +148,7 @@ def case(
     for record in records:
         print(f"\n{record.stage}: {record.metrics.get('verdict', record.status)}")
         for artifact in record.outputs:
-            print(f"  {artifact.name:<8} {artifact.url}")
+            print(f"  {artifact.name:<10} {artifact.url}")
     return 0 if all(record.status == "completed" for record in records) else 1
 
 
