@@ -6,6 +6,7 @@ DeepSpeed's `latest` file is never written: it appears before other ranks have f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -100,10 +101,13 @@ def _write_model(engine: Any, weights: dict[str, torch.Tensor], staged: Path, to
 
 
 def _flush(staged: Path) -> None:
-    """To the device: a rename that outlives its content would publish holes."""
+    """To the device: a rename that outlives its content would publish holes.
+
+    Ranks flush at once, so a file of rank 0 may go (the script above) while another rank comes to it.
+    """
     for path in staged.rglob("*"):
         if path.is_file():
-            with path.open("rb") as file:
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                 os.fsync(file.fileno())
 
 
