@@ -29,7 +29,7 @@ TINY = {
         "tokenizer": {"vocab_size": 600},
         "shards": {"held_out_share": 0.2},
     },
-    "model": {"hidden_size": 32, "num_layers": 2, "intermediate_size": 64, "context_length": 128},
+    "model": {"hidden_size": 64, "num_layers": 2, "intermediate_size": 96, "context_length": 128},
     "training": {"steps": 60, "checkpoint_every": 10, "evaluate_every": 30, "held_out_sequences": 8},
     "alignment": {
         "sft": {"steps": 16, "batch_size": 8, "checkpoint_every": 4},

@@ -524,6 +524,10 @@ def test_a_cache_too_small_for_one_request_is_refused_before_the_start(
         ),
         ("/usr/bin/python: No module named vllm", "vLLM is not installed"),
         ("OSError: [Errno 98] Address already in use", "run the same command again"),
+        (
+            "RuntimeError: Unsupported CPU attention configuration: head_dim=16 isa=2",
+            "no attention for heads of 16; choose model.hidden_size",
+        ),
         ("something new", "read the log"),
     ],
 )

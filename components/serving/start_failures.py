@@ -13,6 +13,11 @@ CAUSES = (
     ),
     (r"error: argument (?P<what>.+)", "vLLM does not take {what}", "correct serving.engine_flags"),
     (
+        r"Unsupported CPU attention configuration: head_dim=(?P<what>\d+)",
+        "vLLM on a CPU has no attention for heads of {what}",
+        "choose model.hidden_size / model.num_heads as 32, 64, 96, 128 or larger",
+    ),
+    (
         r"Worker proc \S+ died unexpectedly",
         "a worker was ended by a signal, as when memory runs out or an instruction is not allowed",
         "read the log and `dmesg`",
