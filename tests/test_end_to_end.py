@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import psutil
 import pytest
 
 from components.config import Profile, Run, run_folder
+from components.observability import events
 from components.records import RunFolder
 
 ROOT = Path(__file__).parent.parent
@@ -150,10 +150,8 @@ def assert_whole(folder: RunFolder) -> None:
     made = {artifact.digest for record in records.values() for artifact in record.outputs}
     for stage in STAGES[1:-1]:
         assert {artifact.digest for artifact in records[stage].inputs} <= made, stage
-    resumed = [
-        json.loads(line) for line in (Path(folder.url) / "events" / "pretrain" / "rank-00000.jsonl").open()
-    ]
-    assert any(event["kind"] == "resume" and event["step"] > 0 for event in resumed)
+    resumed = events.read(Path(folder.url) / "events" / "pretrain", "resume", rank=0)
+    assert any(event["step"] > 0 for event in resumed)
     report = (Path(folder.url) / "report" / "index.html").read_text()
     assert folder.run_id in report
     assert "http://" not in report.replace("http://www.w3.org/", "")
