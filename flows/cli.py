@@ -207,10 +207,9 @@ def _in_prefect(call: Callable[..., Any], *arguments: Any, **options: Any) -> An
 
 
 def _let_components_speak() -> None:
-    """Progress of ours is worth a line; housekeeping of libraries is not."""
+    """Progress of ours is worth a line, and what we raise on purpose is worth only one."""
     for name in ("components", "maturity"):
         logging.getLogger(name).setLevel(logging.INFO)
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(name).addFilter(_without_a_traceback)
 

@@ -6,6 +6,7 @@ failed. Here each of these is a DataError.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,8 @@ def _ask(name: str, columns: Mapping[str, Sequence[Any]], expectations: Sequence
         import great_expectations.expectations as kinds
     import pandas as pd
 
+    # It sets its own level to INFO, only to say where its temporary folder is.
+    logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = _no_progress_bars()
     asset = context.data_sources.add_pandas("memory").add_dataframe_asset(name)

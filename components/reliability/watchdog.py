@@ -93,7 +93,8 @@ class Stall:
         where = f"{self.phase} of step {self.step}"
         stood = f"for {self.seconds:.1f} s (limit {self.limit_seconds:.1f} s)"
         if self.tied == 1:
-            others = f"; {self.waiting} other ranks are ahead and wait for it" if self.waiting else ""
+            ahead = "the other rank is" if self.waiting == 1 else f"{self.waiting} other ranks are"
+            others = f"; {ahead} ahead and waiting for it" if self.waiting else ""
             return f"rank {self.rank} stands in {where} {stood}{others}"
         return (
             f"{self.tied} ranks stand in {where} {stood}, {self.waiting} are ahead; rank {self.rank} came to "
