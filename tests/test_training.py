@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from collections.abc import Callable
@@ -176,12 +177,22 @@ def test_a_step_that_was_repeated_counts_as_it_was_done_last(tmp_path: Path) -> 
     assert (found["loss_first"], found["loss_last"], found["held_out_curve"]) == (9.0, 5.0, [(3, 5.5)])
 
 
-def test_a_long_curve_is_thinned_and_drawn_in_one_line() -> None:
+def test_a_long_curve_is_thinned_and_keeps_its_end() -> None:
     points = [(step, float(1000 - step)) for step in range(1, 1001)]
     thin = curve.thinned(points, 60)
     assert len(thin) == 60
     assert thin[-1][0] == 1000
-    assert curve.sparkline([(1, 3.0), (2, 2.0), (3, 1.0)]) == "█▅▁"
+
+
+def test_the_course_is_shown_with_its_picture() -> None:
+    points = [(1, 7.0), (2, 5.0), (3, 4.0)]
+    measured = {"loss_curve": points, "held_out_curve": [(3, 4.5)], "unigram_cross_entropy": 6.2}
+    measured |= {"loss_first": 7.0, "tokens_per_second": 20_000.0, "world_size": 2}
+    page = curve.as_markdown(measured)
+    picture = base64.b64decode(page.partition("base64,")[2].partition(")")[0]).decode()
+    assert picture.lstrip().startswith("<")
+    assert "unigram 6.20" in picture
+    assert "from 7.000 to 4.000" in page
 
 
 def test_the_first_attempt_starts_fresh_and_a_later_one_from_what_may_be_trusted(

@@ -198,7 +198,7 @@ def _verdict(frame: str, findings: list[dict[str, Any]]) -> Verdict:
     failed = [_sentence(one) for one in findings if not one["success"]]
     passed = len(findings) - len(failed)
     return Verdict(
-        gate=f"{frame}_meet_expectations",
+        gate=f"{frame}_are_sound",
         passed=not failed,
         reason="; ".join(failed) or f"all {passed} expectations hold",
         figures={"expectations": len(findings), "successful": passed},

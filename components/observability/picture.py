@@ -109,7 +109,7 @@ def _box(drawn: Any, x: float, height: float, title: str, record: Record | None)
 def _tick(drawn: Any, x: float, y: float, verdict: Verdict) -> None:
     mark, name = ("✓", "green") if verdict.passed else ("✗", "red")
     drawn.text(x, y, mark, size=10, va="center", color=colour(name))
-    drawn.text(x + 12, y, verdict.gate.replace("_", " "), size=8.5, va="center", color=colour("ink"))
+    drawn.text(x + 12, y, verdict.gate.replace("_", " "), size=9.5, va="center", color=colour("ink"))
 
 
 def _handed_on(record: Record) -> str:

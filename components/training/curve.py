@@ -1,15 +1,14 @@
-"""What a job's events say of its course: the losses step by step, in a few points and in a line of text."""
+"""What a job's events say of its course: the losses step by step, in a few points and as a picture."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from components import storage
-from components.observability import events
-
-BARS = "▁▂▃▄▅▆▇█"
+from components.observability import events, plots
 
 
 def course(folder: Path) -> dict[str, Any]:
@@ -36,19 +35,14 @@ def thinned(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, f
     return [(piece[-1][0], sum(v for _, v in piece) / len(piece)) for piece in pieces if piece]
 
 
-def sparkline(points: Sequence[tuple[int, float]]) -> str:
-    """A curve as one line of text."""
-    values = [value for _, value in points]
-    low, high = min(values, default=0.0), max(values, default=0.0)
-    return "".join(BARS[round((value - low) / ((high - low) or 1) * (len(BARS) - 1))] for value in values)
-
-
 def as_markdown(measured: dict[str, Any]) -> str:
     """The course of a run, for people."""
-    curve = measured["loss_curve"]
-    rows = "\n".join(f"| {step} | {loss:.3f} |" for step, loss in measured["held_out_curve"])
+    curve, held_out = measured["loss_curve"], measured["held_out_curve"]
+    picture = plots.loss_curve(curve, held_out, measured["unigram_cross_entropy"]).encode()
+    rows = "\n".join(f"| {step} | {loss:.3f} |" for step, loss in held_out)
     return (
-        f"`{sparkline(curve)}`\n\nTraining loss from {measured['loss_first']:.3f} to "
+        f"![Loss by step](data:image/svg+xml;base64,{b64encode(picture).decode()})\n\n"
+        f"Training loss from {measured['loss_first']:.3f} to "
         f"{curve[-1][1]:.3f} nats a token.\n\n| step | held-out loss |\n|---:|---:|\n{rows}\n\n"
         f"A unigram model has {measured['unigram_cross_entropy']:.3f}. "
         f"{measured['tokens_per_second']:,.0f} tokens a second on {measured['world_size']} ranks."
