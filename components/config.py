@@ -7,12 +7,11 @@ is the demo.
 from __future__ import annotations
 
 import difflib
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -80,6 +79,13 @@ class Gates(Config):
     )
     """Asked of a started server before it takes traffic."""
 
+    @field_validator("checkpoint", "alignment", "deployment")
+    @classmethod
+    def _someone_must_vouch(cls, chosen: dict[str, Config]) -> dict[str, Config]:
+        if not chosen:
+            raise ValueError("no gate at all would let everything pass; name at least one")
+        return chosen
+
 
 class Run(Config):
     """What runs: data, model, training, alignment, gates and serving. Says nothing about machines."""
@@ -105,7 +111,7 @@ class Run(Config):
     gates: Gates = Gates()
     serving: Serving = Serving()
 
-    @cached_property
+    @property
     def id(self) -> str:
         """The run's folder name: the same configuration has the same id, so running it again continues it."""
         parts = [

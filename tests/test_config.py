@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
 import pytest
 
 from components import plugins
@@ -77,3 +80,21 @@ def test_a_gate_named_alone_joins_the_default_ones() -> None:
 
 def test_a_plug_in_is_named_by_its_file() -> None:
     assert plugins.name_of(Run().data.source) == "python_stdlib"
+
+
+@pytest.mark.parametrize("group", ["checkpoint", "alignment", "deployment"])
+def test_nothing_passes_because_no_gate_was_asked(group: str) -> None:
+    with pytest.raises(ValueError, match="name at least one"):
+        Run.model_validate({"gates": {group: {}}})
+
+
+def test_a_scheduled_run_is_named_after_its_time_and_one_by_hand_after_its_settings(monkeypatch) -> None:
+    from tasks.date_run import date_run
+
+    run = Run()
+    assert date_run(run).id == run.id
+    scheduled = SimpleNamespace(scheduled_start_time=datetime(2026, 12, 1, 1, tzinfo=UTC))
+    by_schedule = SimpleNamespace(deployment=SimpleNamespace(id="a-deployment"), flow_run=scheduled)
+    monkeypatch.setattr("tasks.date_run.runtime", by_schedule)
+    assert date_run(run).id == f"{run.id}-20261201-010000"
+    assert date_run(Run(edition="mine")).edition == "mine"

@@ -21,19 +21,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from components import storage
+from components import contents, storage
+from components.contents import Entry
 from components.errors import CheckpointCorrupt
 
 NAME = "manifest.json"
-
-
-class Entry(BaseModel):
-    """One file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    sha256: str
-    bytes: int
 
 
 class HeldOut(BaseModel):
@@ -102,34 +94,11 @@ def digest(folder: Path) -> str:
 
 def seal(folder: Path, draft: Manifest) -> Manifest:
     """Hash every file that is there and write the manifest, last."""
-    sealed = draft.model_copy(update={"files": {name: _entry(folder / name) for name in _files(folder)}})
+    sealed = draft.model_copy(update={"files": contents.of(folder, manifest=NAME)})
     storage.write_text(str(folder / NAME), sealed.model_dump_json(indent=1) + "\n")
     return sealed
 
 
 def differences(folder: Path, manifest: Manifest) -> list[str]:
     """What is not as the manifest says: one line a file, its name first."""
-    found = _files(folder)
-    extra = [f"{name} is not in the manifest" for name in found if name not in manifest.files]
-    known = ((name, _difference(folder / name, entry)) for name, entry in sorted(manifest.files.items()))
-    return [f"{name} {problem}" for name, problem in known if problem] + extra
-
-
-def _difference(path: Path, entry: Entry) -> str | None:
-    if not path.is_file():
-        return "is missing"
-    if (size := path.stat().st_size) != entry.bytes:
-        return f"has {size} bytes, the manifest says {entry.bytes}"
-    if (found := storage.sha256_of_file(path)) != entry.sha256:
-        return f"has SHA-256 {found[:12]}, the manifest says {entry.sha256[:12]}"
-    return None
-
-
-def _entry(path: Path) -> Entry:
-    return Entry(sha256=storage.sha256_of_file(path), bytes=path.stat().st_size)
-
-
-def _files(folder: Path) -> list[str]:
-    """Every file but the manifest itself, by its path in the folder."""
-    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-    return sorted(name for name in names if name != NAME)
+    return contents.differences(folder, manifest.files, manifest=NAME)

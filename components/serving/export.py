@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from components import storage
+from components import contents, storage
 from components.checkpoints.restore import Checkpoint, open_checkpoint
 from components.errors import CheckpointCorrupt, ServingError
 from components.records import Artifact
@@ -118,7 +118,7 @@ def _write_manifest(built: Path, checkpoint: Artifact, step: int, settings: Serv
         max_model_len=length,
         vocab_size=int(config["vocab_size"]),
         engine_flags=(*flags, "--generation-config", "vllm", *settings.engine_flags),
-        files=releases.entries(built),
+        files=contents.of(built, manifest=releases.MANIFEST),
     )
     _write(built / MANIFEST, manifest.model_dump(mode="json"))
     for path in built.iterdir():

@@ -12,20 +12,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from components import storage
+from components import contents, storage
+from components.contents import Entry
 from components.errors import ServingError
 from components.records import Artifact
 
 MANIFEST = "release.json"
-
-
-class Entry(BaseModel):
-    """One file of a release."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    sha256: str
-    bytes: int
 
 
 class Release(BaseModel):
@@ -52,15 +44,6 @@ def digest(folder: Path) -> str:
     return storage.sha256_of_file(folder / MANIFEST)
 
 
-def entries(folder: Path) -> dict[str, Entry]:
-    """Digest and size of every file, apart from the manifest itself."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
-    return {
-        p.relative_to(folder).as_posix(): Entry(sha256=storage.sha256_of_file(p), bytes=p.stat().st_size)
-        for p in files
-    }
-
-
 def read(folder: Path) -> Release:
     """What the manifest says, unchecked."""
     if not (folder / MANIFEST).is_file():
@@ -78,22 +61,9 @@ def verify(folder: Path, expected_digest: str | None = None) -> Release:
             f"{folder / MANIFEST} has digest {found[:12]}, recorded was {expected_digest[:12]}; "
             "remove the folder and run `stanchion run deploy` again to export it anew"
         )
-    found_files = entries(folder)
-    for name in sorted(release.files.keys() | found_files.keys()):
-        listed, found_entry = release.files.get(name), found_files.get(name)
-        if listed != found_entry:
-            raise ServingError(
-                f"release {folder.name}: {_difference(name, listed, found_entry)}; "
-                "remove the folder and run `stanchion run deploy` again to export it anew"
-            )
+    if different := contents.differences(folder, release.files, manifest=MANIFEST):
+        raise ServingError(
+            f"release {folder.name}: {'; '.join(different)}; "
+            "remove the folder and run `stanchion run deploy` again to export it anew"
+        )
     return release
-
-
-def _difference(name: str, listed: Entry | None, found: Entry | None) -> str:
-    if found is None:
-        return f"{name} is missing"
-    if listed is None:
-        return f"{name} is not in {MANIFEST}"
-    if listed.bytes != found.bytes:
-        return f"{name} has {found.bytes} bytes, {MANIFEST} says {listed.bytes}"
-    return f"{name} has SHA-256 {found.sha256[:12]}, {MANIFEST} says {listed.sha256[:12]}"
