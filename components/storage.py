@@ -15,8 +15,9 @@ import os
 import shutil
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import Field
 
@@ -85,6 +86,31 @@ def read_bytes(url: str) -> bytes:
         return local_path(url).read_bytes()
     filesystem, path = _filesystem(url)
     return bytes(filesystem.cat_file(path))
+
+
+@contextlib.contextmanager
+def open_read(url: str) -> Iterator[BinaryIO]:
+    """A file as a stream of bytes, for what is too large to hold at once."""
+    if is_local(url):
+        with local_path(url).open("rb") as file:
+            yield file
+        return
+    filesystem, path = _filesystem(url)
+    with filesystem.open(path, "rb") as file:
+        yield file
+
+
+def walk(url: str) -> list[str]:
+    """Every file below a folder, by its path in it, sorted; a file has itself, by the empty path."""
+    if is_local(url):
+        root = local_path(url)
+        if root.is_file():
+            return [""]
+        return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    filesystem, path = _filesystem(url)
+    if filesystem.isfile(path):
+        return [""]
+    return sorted(found.removeprefix(path).lstrip("/") for found in filesystem.find(path))
 
 
 def read_text(url: str) -> str:

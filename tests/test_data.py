@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import shutil
-import sysconfig
 import tarfile
 from pathlib import Path
 
@@ -12,12 +11,11 @@ import numpy as np
 import pytest
 
 from components import storage
-from components.data import dataset, expectations, manifest, shards, stream, suite, tokenizer, unigram
+from components.data import dataset, expectations, manifest, shards, stream, tokenizer, unigram
 from components.data.document import Document, document_of
 from components.data.integrity import check_dataset, read_shard
 from components.data.sources import python_stdlib
 from components.data.stream import TokenStream
-from components.data.suite import Expectation
 from components.errors import ConfigError, DataError, ShardIntegrityError
 
 TOKENIZER = tokenizer.Config(vocab_size=400)
@@ -57,130 +55,6 @@ def document(text: str, path: str = "a.py") -> Document:
 GOOD = [
     document(f"def function_{i}(x):\n    return x + {i}  # number {i * i * 7919}\n" * 2) for i in range(30)
 ]
-
-
-# Sources
-
-
-def test_the_standard_library_is_read_in_one_order_each_content_once() -> None:
-    twice = [list(python_stdlib.read(python_stdlib.Config(max_documents=50))) for _ in range(2)]
-    assert twice[0] == twice[1]
-    assert len({one.sha256 for one in twice[0]}) == len({one.key for one in twice[0]}) == 50
-    assert [one.path for one in twice[0]] == sorted(one.path for one in twice[0])
-
-
-@pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A standard library of our own making."""
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    return tmp_path
-
-
-def put(root: Path, path: str, content: bytes) -> None:
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_bytes(content)
-
-
-def test_packages_and_tests_are_not_the_library(library: Path) -> None:
-    for path in ("a.py", "site-packages/b.py", "dist-packages/c.py", "json/tests/d.py", "test/e.py", "f.txt"):
-        put(library, path, path.encode())
-    read = [one.path for one in python_stdlib.read(python_stdlib.Config())]
-    assert read == ["a.py"]
-    with_tests = [one.path for one in python_stdlib.read(python_stdlib.Config(include_tests=True))]
-    assert with_tests == ["a.py", "json/tests/d.py", "test/e.py"]
-
-
-def test_a_file_in_another_encoding_is_set_aside_and_counted(library: Path) -> None:
-    put(library, "latin.py", "# café\n".encode("latin-1") * 20)
-    for one in GOOD:
-        put(library, f"{one.key}.py", one.text.encode())
-    checked = expectations.check(python_stdlib.read(python_stdlib.Config()), CHECKS)
-    assert checked.reasons == {"not_utf8": 1}
-    assert checked.documents == len(GOOD) + 1
-
-
-# Expectations
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "empty"),
-        ("x = 1\n", "too_short"),
-        ("x = 1  # long\n" * 80_000, "too_long"),
-        ("def f():\n    return 1\n" * 9 + "\0", "not_text"),
-        ("".join(map(chr, range(1, 9))) * 9 + GOOD[0].text, "unprintable"),
-        ("".join(map(chr, range(33, 113))), "incompressible"),
-        ("spam " * 5000, "repetitive"),
-        (GOOD[3].text, "duplicate"),
-    ],
-)
-def test_a_bad_document_is_set_aside_with_its_reason(text: str, reason: str) -> None:
-    bad = document(text)
-    checked = expectations.check([*GOOD, bad], CHECKS)
-    assert checked.set_aside == [(bad.key, reason)]
-    assert checked.kept == GOOD
-    assert checked.report["success"]
-
-
-def test_the_suite_fails_exactly_the_documents_that_a_rule_sets_aside() -> None:
-    bad = [document("x = 1\n"), document("spam " * 5000), document("\x01" * 99)]
-    rows = [expectations.facts_of(one) for one in [*GOOD, *bad]]
-    for rule in expectations.rules(CHECKS):
-        broken = sum(rule.reason(row) is not None for row in rows)
-        column = {rule.column: [getattr(row, rule.column) for row in rows]}
-        (finding,) = suite.validate("rows", column, [rule.expectation])
-        assert finding.observed == f"{broken} of {len(rows)} do not"
-        assert finding.success == (broken == 0)
-
-
-def test_a_source_of_which_too_much_is_set_aside_fails_its_suite() -> None:
-    checked = expectations.check([*GOOD, *(document(f"x = {i}") for i in range(20))], CHECKS)
-    failed = [verdict for verdict in checked.verdicts if not verdict.passed]
-    assert [verdict.gate for verdict in failed] == ["totals_are_sound"]
-    assert "set_aside_share" in failed[0].reason
-
-
-def test_the_frame_stays_small_when_the_corpus_grows() -> None:
-    checked = expectations.check(GOOD, expectations.Config(sample_rows=10))
-    (rows,) = (one for one in checked.report["documents"] if one["expectation"].startswith("table_row_count"))
-    assert rows["observed"] == "10"
-    assert len(checked.kept) == len(GOOD)
-
-
-@pytest.mark.parametrize(
-    ("documents", "message"), [([], "the source gave none"), ([document("x")], "too_short")]
-)
-def test_a_source_without_a_usable_document_is_an_error(documents: list[Document], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        expectations.check(documents, CHECKS)
-
-
-NOT_NULL = Expectation("ExpectColumnValuesToNotBeNull", {"column": "a"})
-
-
-@pytest.mark.parametrize(
-    ("columns", "asked", "message"),
-    [
-        ({"a": []}, [NOT_NULL], "no row"),
-        ({}, [NOT_NULL], "no row"),
-        ({"a": [1], "b": [None]}, [NOT_NULL], "'b' of frame is all null"),
-        ({"a": [1]}, [], "empty suite"),
-        ({"a": [1]}, [Expectation("ExpectColumnValuesToNotBeNull", {"column": "z"})], "broke instead"),
-    ],
-    ids=["no rows", "no columns", "all null", "no expectation", "no such column"],
-)
-def test_nothing_passes_on_nothing(
-    columns: dict[str, list[int | None]], asked: list[Expectation], message: str
-) -> None:
-    with pytest.raises(DataError, match=message):
-        suite.validate("frame", columns, asked)
-
-
-def test_an_expectation_that_was_not_evaluated_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "_ask", lambda *_: [])
-    with pytest.raises(DataError, match="0 of 1 expectations"):
-        suite.validate("frame", {"a": [1]}, [NOT_NULL])
 
 
 # Tokenizer

@@ -23,6 +23,9 @@ class Document:
     flaw: str = ""
     """Why the source could not read it as text; such a document is set aside, not dropped unseen."""
 
+    source: str = ""
+    """Which part of a mixture it came from; empty where there is only one source."""
+
 
 def document_of(content: bytes, path: str) -> Document:
     """The document in some bytes."""
