@@ -16,7 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from components.alignment.config import Alignment
-from components.data.expectations import Config as Checks
+from components.data.curation.curate import Config as Checks
 from components.data.shards import Config as Shards
 from components.data.tokenizer import Config as Tokenizer
 from components.errors import ConfigError

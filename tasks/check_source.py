@@ -8,7 +8,8 @@ from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
-from components.data.expectations import Checked, Config, check
+from components.data.curation.checked import Checked
+from components.data.curation.curate import Config, curate
 from components.errors import GateRefused
 from components.plugins import Config as Source
 from components.plugins import load, name_of
@@ -17,7 +18,7 @@ from components.plugins import load, name_of
 @task(cache_policy=NO_CACHE)
 def check_source(source: Source, checks: Config) -> Checked:
     """Documents that may be trained on; a source that fails its suite as a whole is refused."""
-    checked = check(load("components.data.sources", name_of(source)).read(source), checks)
+    checked = curate(load("components.data.sources", name_of(source)).read(source), checks)
     create_table_artifact(
         key="expectations", table=_rows(checked.report), description="What the documents had to be"
     )

@@ -8,7 +8,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from components.data import tokenizer
-from components.data.expectations import Checked
+from components.data.curation.checked import Checked
 from components.data.shards import Config, split_documents
 
 if TYPE_CHECKING:

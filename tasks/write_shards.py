@@ -10,8 +10,8 @@ from prefect.cache_policies import NO_CACHE
 
 from components.config import Data
 from components.data.card import card
+from components.data.curation.checked import Checked
 from components.data.dataset import make_dataset
-from components.data.expectations import Checked
 from components.plugins import name_of
 from components.records import RunFolder
 

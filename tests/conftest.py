@@ -32,8 +32,8 @@ def prefect_server() -> Iterator[None]:
 def small_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real data set of thirty-odd modules of the standard library, 320 tokens in its vocabulary."""
     from components.data import dataset, shards, tokenizer
+    from components.data.curation.checked import Checked
     from components.data.document import document_of
-    from components.data.expectations import Checked
 
     folder = Path(sysconfig.get_path("stdlib"))
     found = [path for name in ("json", "email", "http") for path in sorted((folder / name).glob("*.py"))]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from components.data import expectations, suite
+from components.data.curation import curate, suite
+from components.data.curation.checked import set_aside
+from components.data.curation.facts import facts_of
+from components.data.curation.suite import Expectation
 from components.data.document import Document, document_of
-from components.data.suite import Expectation
 from components.errors import DataError
 
-CHECKS = expectations.Config()
+CHECKS = curate.Config()
 
 
 def document(text: str, path: str = "a.py") -> Document:
@@ -36,16 +38,16 @@ GOOD = [
 )
 def test_a_bad_document_is_set_aside_with_its_reason(text: str, reason: str) -> None:
     bad = document(text)
-    checked = expectations.check([*GOOD, bad], CHECKS)
-    assert checked.set_aside == [(bad.key, reason)]
+    checked = curate.curate([*GOOD, bad], CHECKS)
+    assert checked.set_aside == [set_aside(bad, reason)]
     assert checked.kept == GOOD
     assert checked.report["success"]
 
 
 def test_the_suite_fails_exactly_the_documents_that_a_rule_sets_aside() -> None:
     bad = [document("x = 1\n"), document("spam " * 5000), document("\x01" * 99)]
-    rows = [expectations.facts_of(one) for one in [*GOOD, *bad]]
-    for rule in expectations.rules(CHECKS):
+    rows = [facts_of(one) for one in [*GOOD, *bad]]
+    for rule in curate.rules(CHECKS):
         broken = sum(rule.reason(row) is not None for row in rows)
         column = {rule.column: [getattr(row, rule.column) for row in rows]}
         (finding,) = suite.validate("rows", column, [rule.expectation])
@@ -54,14 +56,14 @@ def test_the_suite_fails_exactly_the_documents_that_a_rule_sets_aside() -> None:
 
 
 def test_a_source_of_which_too_much_is_set_aside_fails_its_suite() -> None:
-    checked = expectations.check([*GOOD, *(document(f"x = {i}") for i in range(20))], CHECKS)
+    checked = curate.curate([*GOOD, *(document(f"x = {i}") for i in range(20))], CHECKS)
     failed = [verdict for verdict in checked.verdicts if not verdict.passed]
     assert [verdict.gate for verdict in failed] == ["totals_are_sound"]
     assert "set_aside_share" in failed[0].reason
 
 
 def test_the_frame_stays_small_when_the_corpus_grows() -> None:
-    checked = expectations.check(GOOD, expectations.Config(sample_rows=10))
+    checked = curate.curate(GOOD, curate.Config(sample_rows=10))
     (rows,) = (one for one in checked.report["documents"] if one["expectation"].startswith("table_row_count"))
     assert rows["observed"] == "10"
     assert len(checked.kept) == len(GOOD)
@@ -72,7 +74,7 @@ def test_the_frame_stays_small_when_the_corpus_grows() -> None:
 )
 def test_a_source_without_a_usable_document_is_an_error(documents: list[Document], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        expectations.check(documents, CHECKS)
+        curate.curate(documents, CHECKS)
 
 
 NOT_NULL = Expectation("ExpectColumnValuesToNotBeNull", {"column": "a"})

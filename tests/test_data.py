@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from components import storage
-from components.data import dataset, expectations, manifest, shards, stream, tokenizer, unigram
+from components.data import dataset, manifest, shards, stream, tokenizer, unigram
+from components.data.curation import curate
+from components.data.curation.checked import Checked
 from components.data.document import Document, document_of
 from components.data.integrity import check_dataset, read_shard
 from components.data.sources import python_stdlib
@@ -20,16 +22,16 @@ from components.errors import ConfigError, DataError, ShardIntegrityError
 
 TOKENIZER = tokenizer.Config(vocab_size=400)
 SHARDS = shards.Config(documents_per_shard=9, held_out_share=0.2)
-CHECKS = expectations.Config()
+CHECKS = curate.Config()
 
 
 @pytest.fixture(scope="session")
-def checked() -> expectations.Checked:
+def checked() -> Checked:
     documents = python_stdlib.read(python_stdlib.Config(max_documents=30))
-    return expectations.check(documents, CHECKS)
+    return curate.curate(documents, CHECKS)
 
 
-def build(checked: expectations.Checked, folder: Path) -> Path:
+def build(checked: Checked, folder: Path) -> Path:
     train = shards.split_documents(checked.kept, SHARDS)["train"]
     learnt = tokenizer.train((document.text for document in train), TOKENIZER)
     folder.mkdir()
@@ -38,7 +40,7 @@ def build(checked: expectations.Checked, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def built(checked: expectations.Checked, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(checked: Checked, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small data set of real files; tests that break it take a copy."""
     return build(checked, tmp_path_factory.mktemp("data") / "shards")
 
@@ -97,9 +99,7 @@ webdataset_leaves_files_open = pytest.mark.filterwarnings(
 )
 
 
-def test_two_builds_are_equal_byte_by_byte(
-    checked: expectations.Checked, built: Path, tmp_path: Path
-) -> None:
+def test_two_builds_are_equal_byte_by_byte(checked: Checked, built: Path, tmp_path: Path) -> None:
     again = build(checked, tmp_path / "again")
     assert storage.listing(str(again)) == storage.listing(str(built))
     for name in storage.listing(str(built)):
@@ -107,7 +107,7 @@ def test_two_builds_are_equal_byte_by_byte(
 
 
 @webdataset_leaves_files_open
-def test_webdataset_reads_the_shards_unchanged(built: Path, checked: expectations.Checked) -> None:
+def test_webdataset_reads_the_shards_unchanged(built: Path, checked: Checked) -> None:
     import webdataset as wds
 
     names = [str(built / shard.name) for shard in manifest.read(str(built)).shards]
@@ -120,7 +120,7 @@ def test_webdataset_reads_the_shards_unchanged(built: Path, checked: expectation
         assert read[one.key]["npy"].dtype == np.uint16
 
 
-def test_no_document_is_in_both_splits_and_none_is_lost(built: Path, checked: expectations.Checked) -> None:
+def test_no_document_is_in_both_splits_and_none_is_lost(built: Path, checked: Checked) -> None:
     train, held_out = (
         {one.sha256 for one in stream.documents(built, split)} for split in ("train", "held_out")
     )
@@ -128,7 +128,7 @@ def test_no_document_is_in_both_splits_and_none_is_lost(built: Path, checked: ex
     assert train | held_out == {one.sha256 for one in checked.kept}
 
 
-def test_a_document_keeps_its_split_when_others_join(checked: expectations.Checked) -> None:
+def test_a_document_keeps_its_split_when_others_join(checked: Checked) -> None:
     alone = {one.key: shards.split_of(one, SHARDS) for one in checked.kept[:5]}
     assert all(shards.split_of(one, SHARDS) == alone[one.key] for one in checked.kept if one.key in alone)
     share = [shards.split_of(document(f"text {i}"), SHARDS) for i in range(2000)].count("held_out") / 2000
@@ -261,7 +261,7 @@ def test_a_data_set_is_checked_where_it_lies(built: Path) -> None:
 # Publishing
 
 
-def make(checked: expectations.Checked, built: Path, tmp_path: Path, config: shards.Config = SHARDS) -> str:
+def make(checked: Checked, built: Path, tmp_path: Path, config: shards.Config = SHARDS) -> str:
     url = str(tmp_path / "run" / "shards")
     dataset.make_dataset(
         checked,
@@ -275,7 +275,7 @@ def make(checked: expectations.Checked, built: Path, tmp_path: Path, config: sha
 
 
 def test_what_a_crash_left_is_swept_and_never_published(
-    checked: expectations.Checked, built: Path, tmp_path: Path
+    checked: Checked, built: Path, tmp_path: Path
 ) -> None:
     leftover = tmp_path / "scratch" / "data_set" / "train-000077.tar"
     leftover.parent.mkdir(parents=True)
@@ -285,7 +285,7 @@ def test_what_a_crash_left_is_swept_and_never_published(
 
 
 def test_a_crash_while_writing_publishes_nothing(
-    checked: expectations.Checked, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checked: Checked, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(folder: str, content: manifest.Manifest) -> None:
         raise OSError(28, "No space left on device")
@@ -299,7 +299,7 @@ def test_a_crash_while_writing_publishes_nothing(
 
 
 def test_the_same_data_set_may_be_published_twice_and_another_may_not(
-    checked: expectations.Checked, built: Path, tmp_path: Path
+    checked: Checked, built: Path, tmp_path: Path
 ) -> None:
     url = make(checked, built, tmp_path)
     assert make(checked, built, tmp_path) == url

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from components.data import expectations
+from components.data.curation import curate
 from components.data.document import Document, document_of
 from components.data.sources import python_stdlib
 
-CHECKS = expectations.Config()
+CHECKS = curate.Config()
 
 
 def document(text: str, path: str = "a.py") -> Document:
@@ -55,6 +55,6 @@ def test_a_file_in_another_encoding_is_set_aside_and_counted(library: Path) -> N
     put(library, "latin.py", "# café\n".encode("latin-1") * 20)
     for one in GOOD:
         put(library, f"{one.key}.py", one.text.encode())
-    checked = expectations.check(python_stdlib.read(python_stdlib.Config()), CHECKS)
+    checked = curate.curate(python_stdlib.read(python_stdlib.Config()), CHECKS)
     assert checked.reasons == {"not_utf8": 1}
     assert checked.documents == len(GOOD) + 1

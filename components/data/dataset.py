@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from components import storage
 from components.data import manifest as manifests
 from components.data import unigram
+from components.data.curation.checked import Checked
 from components.data.document import Document
-from components.data.expectations import Checked
 from components.data.integrity import Sample
 from components.data.manifest import Manifest, Shard, Source, Split
 from components.data.shards import Config, split_documents, write_shard

@@ -16,11 +16,11 @@ from typing import Any
 from pydantic import Field
 
 from components import plugins
+from components.data.curation.checked import Checked, SetAside, set_aside
+from components.data.curation.facts import Facts, facts_of
+from components.data.curation.suite import Expectation, validate
 from components.data.document import Document
-from components.data.facts import Facts, facts_of
-from components.data.suite import Expectation, validate
 from components.errors import DataError
-from components.records import Verdict
 
 
 class Config(plugins.Config):
@@ -73,36 +73,6 @@ class Rule:
         return Expectation("ExpectColumnValuesToBeBetween", bounds)
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What became of a source's documents."""
-
-    kept: list[Document]
-    set_aside: list[tuple[str, str]]
-    """Key and reason of each document left out."""
-    report: dict[str, Any]
-    """`success`, and under `documents` and `totals` every expectation with what was observed."""
-    digest: str
-    """Of the SHA-256 of every document read, in order."""
-    characters: int
-    """Read, before anything was set aside."""
-
-    @property
-    def documents(self) -> int:
-        """Read, before anything was set aside."""
-        return len(self.kept) + len(self.set_aside)
-
-    @property
-    def reasons(self) -> dict[str, int]:
-        """Documents set aside, by reason."""
-        return dict(sorted(Counter(reason for _, reason in self.set_aside).items()))
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """The suite's answer as the record keeps it."""
-        return [_verdict(frame, self.report[frame]) for frame in ("documents", "totals")]
-
-
 def rules(config: Config) -> list[Rule]:
     """The bounds, in the order in which a document is asked."""
     return [
@@ -120,11 +90,11 @@ def rules(config: Config) -> list[Rule]:
     ]
 
 
-def check(documents: Iterable[Document], config: Config) -> Checked:
+def curate(documents: Iterable[Document], config: Config) -> Checked:
     """Set bad documents aside with a reason, then ask the suite of what is left."""
     kept: list[Document] = []
     rows: list[Facts] = []
-    set_aside: list[tuple[str, str]] = []
+    left_out: list[SetAside] = []
     seen: set[str] = set()
     digest, characters = hashlib.sha256(), 0
     asked = rules(config)
@@ -133,13 +103,13 @@ def check(documents: Iterable[Document], config: Config) -> Checked:
         digest.update(facts.sha256.encode())
         characters += facts.characters
         if reason := document.flaw or _reason(facts, asked, seen):
-            set_aside.append((document.key, reason))
+            left_out.append(set_aside(document, reason))
             continue
         seen.add(facts.sha256)
         kept.append(document)
         rows.append(facts)
-    report = _report(rows, set_aside, config)
-    return Checked(kept, set_aside, report, digest.hexdigest(), characters)
+    report = _report(rows, left_out, config)
+    return Checked(kept, left_out, report, digest.hexdigest(), characters)
 
 
 def _reason(facts: Facts, asked: list[Rule], seen: set[str]) -> str | None:
@@ -147,15 +117,15 @@ def _reason(facts: Facts, asked: list[Rule], seen: set[str]) -> str | None:
     return next(broken, "duplicate" if facts.sha256 in seen else None)
 
 
-def _report(rows: list[Facts], set_aside: list[tuple[str, str]], config: Config) -> dict[str, Any]:
+def _report(rows: list[Facts], left_out: list[SetAside], config: Config) -> dict[str, Any]:
     if not rows:
-        reasons = dict(Counter(reason for _, reason in set_aside)) or "the source gave none"
+        reasons = dict(Counter(one.reason for one in left_out)) or "the source gave none"
         raise DataError(f"no document was kept: {reasons}; choose another data.source or loosen data.checks")
     sample = sorted(rows, key=lambda facts: facts.sha256)[: config.sample_rows]
     columns = {field.name: [getattr(facts, field.name) for facts in sample] for field in fields(Facts)}
     found = {
         "documents": validate("documents", columns, _of_documents(config, len(sample))),
-        "totals": validate("totals", _totals(rows, len(set_aside)), _of_totals(config)),
+        "totals": validate("totals", _totals(rows, len(left_out)), _of_totals(config)),
     }
     report: dict[str, Any] = {frame: [asdict(one) for one in made] for frame, made in found.items()}
     report["success"] = all(finding.success for made in found.values() for finding in made)
@@ -192,18 +162,3 @@ def _of_totals(config: Config) -> list[Expectation]:
         Expectation("ExpectColumnMaxToBeBetween", {"column": column, **bound})
         for column, bound in bounds.items()
     ]
-
-
-def _verdict(frame: str, findings: list[dict[str, Any]]) -> Verdict:
-    failed = [_sentence(one) for one in findings if not one["success"]]
-    passed = len(findings) - len(failed)
-    return Verdict(
-        gate=f"{frame}_are_sound",
-        passed=not failed,
-        reason="; ".join(failed) or f"all {passed} expectations hold",
-        figures={"expectations": len(findings), "successful": passed},
-    )
-
-
-def _sentence(finding: dict[str, Any]) -> str:
-    return f"{finding['column']} {finding['expectation']}: {finding['observed']}".strip()
