@@ -21,7 +21,7 @@ class Entry(BaseModel):
 
 def of(folder: Path, *, manifest: str) -> dict[str, Entry]:
     """Digest and size of every file, by its path in the folder; the manifest itself is left out."""
-    return {name: _entry(folder / name) for name in _names(folder, manifest)}
+    return {name: entry(folder / name) for name in _names(folder, manifest)}
 
 
 def differences(folder: Path, listed: Mapping[str, Entry], *, manifest: str) -> list[str]:
@@ -41,7 +41,8 @@ def _difference(path: Path, entry: Entry, manifest: str) -> str | None:
     return None
 
 
-def _entry(path: Path) -> Entry:
+def entry(path: Path) -> Entry:
+    """Digest and size of one file."""
     return Entry(sha256=storage.sha256_of_file(path), bytes=path.stat().st_size)
 
 

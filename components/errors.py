@@ -4,6 +4,7 @@ StanchionError
 ├── ConfigError              a value or a name the user gave does not fit
 ├── DataError                documents or shards are not what their manifest says
 │   └── ShardIntegrityError  bytes of a shard differ from what was written
+├── StorageError             an object store did not answer well, however often it was asked
 ├── CheckpointError          a checkpoint may not be used
 │   ├── CheckpointCorrupt    its bytes differ from its manifest
 │   └── NotValidated         no gate has vouched for it
@@ -17,7 +18,7 @@ StanchionError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from components.records import Verdict
@@ -36,7 +37,27 @@ class DataError(StanchionError):
 
 
 class ShardIntegrityError(DataError):
-    """Bytes of a shard differ from what was written; the message names shard, key and offset."""
+    """Bytes of a shard differ from what was written; it names shard, key and offset where they are known."""
+
+    def __init__(self, message: str, *, shard: str = "", key: str = "", offset: int | None = None) -> None:
+        super().__init__(message)
+        self.shard, self.key, self.offset = shard, key, offset
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It crosses from loader workers to the trainer whole."""
+        return _rebuilt, (str(self), self.shard, self.key, self.offset)
+
+
+def _rebuilt(message: str, shard: str, key: str, offset: int | None) -> ShardIntegrityError:
+    return ShardIntegrityError(message, shard=shard, key=key, offset=offset)
+
+
+class StorageError(StanchionError):
+    """A store did not give or take what was asked; the message names url, attempts and last cause."""
+
+    def __init__(self, message: str, *, url: str = "", attempts: int = 1) -> None:
+        super().__init__(message)
+        self.url, self.attempts = url, attempts
 
 
 class CheckpointError(StanchionError):

@@ -123,7 +123,7 @@ class Learner:
 
     def _draft(self, facts: Mapping[str, Any]) -> Manifest:
         settings, training = self.settings, self.settings.training
-        fixed = fixed_batch(self.shards, training.held_out_sequences, settings.model.context_length)
+        fixed = fixed_batch(str(self.shards), training.held_out_sequences, settings.model.context_length)
         self.held_out_loss = held_out_loss(self.engine.module, fixed, self.device)
         return Manifest(
             stage=self.stage,

@@ -47,11 +47,11 @@ def collect(shards: Path, target: str, limits: Pairs) -> dict[str, int]:
     from components.data import stream, tokenizer
 
     encoder = tokenizer.load(shards)
-    train = list(_within((d.text for d in stream.documents(shards, "train")), encoder, limits))
+    train = list(_within((d.text for d in stream.documents(str(shards), "train")), encoder, limits))
     known = {pair["prompt"] + pair["completion"] for pair in train}
     held_out = [
         pair
-        for pair in _within((d.text for d in stream.documents(shards, "held_out")), encoder, limits)
+        for pair in _within((d.text for d in stream.documents(str(shards), "held_out")), encoder, limits)
         if pair["prompt"] + pair["completion"] not in known
     ]
     content = {"train": train, "held_out": held_out}

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from components import storage
+from components import contents, storage
 from components.data import manifest as manifests
 from components.data import unigram
 from components.data.curation.checked import Checked
 from components.data.document import Document
-from components.data.integrity import Sample
 from components.data.manifest import Manifest, Shard, Source, Split
-from components.data.shards import Config, split_documents, write_shard
+from components.data.shards import Config, Sample, split_documents, write_shard
 from components.data.tokenizer import encode, save
 from components.errors import DataError
 
@@ -53,14 +52,13 @@ def build(checked: Checked, tokenizer: Tokenizer, folder: Path, *, kind: str, co
         source=Source(
             kind=kind, digest=checked.digest, documents=checked.documents, characters=checked.characters
         ),
-        tokenizer_sha256=storage.sha256_of_file(folder / "tokenizer.json"),
-        tokenizer_config_sha256=storage.sha256_of_file(folder / "tokenizer_config.json"),
+        files={name: contents.entry(folder / name) for name in ("tokenizer.json", "tokenizer_config.json")},
         vocab_size=tokenizer.get_vocab_size(),
         splits={split: _size(shards, split) for split in counts},
         unigram_cross_entropy=unigram.cross_entropy(counts["train"], counts["held_out"]),
         set_aside=checked.reasons,
     )
-    manifests.write(str(folder), manifest)
+    storage.write_bytes(str(folder / manifests.NAME), manifests.to_bytes(manifest))
     return manifest
 
 

@@ -1,130 +1,142 @@
-"""Bytes of a shard that its manifest vouches for, and nothing else.
+"""Every byte of a data set against its manifest: what `check` does before training and after a suspicion.
 
-What is hashed is what is parsed: a shard is read once into memory, compared, and only then opened as a tar.
-Members are text, JSON and plain arrays; nothing is unpickled, extracted or handed to a shell.
+The whole of each tar is hashed, its members are parsed as strictly as they were written, and the index that
+follows from them must be the sidecar that lies there. Nothing is unpickled, extracted or handed to a shell.
 """
 
 from __future__ import annotations
 
 import io
-import json
-import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from components import storage
+from components.data import index, tar
 from components.data import manifest as manifests
-from components.data.document import Document
 from components.data.manifest import REBUILD, Manifest, Shard
 from components.errors import ShardIntegrityError
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One document of a shard and its token ids, which end with the end-of-text id."""
-
-    document: Document
-    split: str
-    tokens: NDArray[Any]
-
-
-def check_dataset(
-    url: str,
-    *,
-    digest: str | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Manifest:
+def check_dataset(url: str, *, digest: str | None = None, on_progress: Progress | None = None) -> Manifest:
     """Read a whole data set against its manifest, and the manifest against a digest when one is given.
 
-    Raises ShardIntegrityError with the file's name on a cut, a flipped bit, a missing or an extra file.
-    `on_progress` is told the files done and the files there are.
+    Raises ShardIntegrityError on the first fault. `on_progress` is told the bytes done and those there are.
     """
-    if digest is not None and (found := manifests.digest(url)) != digest:
-        raise ShardIntegrityError(
-            f"{manifests.NAME} of {url} has digest {found[:12]}, expected {digest[:12]}; {REBUILD}"
-        )
-    manifest = manifests.read(url)
-    _check_names(url, manifest)
-    shards = {shard.name: shard for shard in manifest.shards}
-    for done, (name, sha256) in enumerate(manifest.digests().items(), start=1):
-        content = _verified(url, name, sha256)
-        if name in shards:
-            _check_counts(shards[name], content)
-        if on_progress:
-            on_progress(done, len(manifest.digests()))
+    manifest = _manifest(url, digest)
+    for fault in _faults(url, manifest, on_progress):
+        raise fault
     return manifest
 
 
-def read_shard(url: str, shard: Shard) -> Iterator[Sample]:
-    """The samples of a shard, after all its bytes have been compared with the manifest."""
-    return _samples(_verified(url, shard.name, shard.sha256), shard.name)
+def faults_of(
+    url: str, *, digest: str | None = None, on_progress: Progress | None = None
+) -> list[ShardIntegrityError]:
+    """Every fault of a data set; its manifest must hold, or there is nothing to compare with."""
+    return list(_faults(url, _manifest(url, digest), on_progress))
 
 
-def _verified(url: str, name: str, sha256: str) -> bytes:
+def _manifest(url: str, digest: str | None) -> Manifest:
+    manifest, found = manifests.read_with_digest(url)
+    if digest is not None and found != digest:
+        raise ShardIntegrityError(
+            f"{manifests.NAME} of {url} has digest {found[:12]}, expected {digest[:12]}; {REBUILD}"
+        )
+    return manifest
+
+
+def _faults(url: str, manifest: Manifest, on_progress: Progress | None) -> Iterator[ShardIntegrityError]:
+    yield from _extra_names(url, manifest)
+    entries = manifest.entries()
+    total, done = sum(entry.bytes for entry in entries.values()), 0
+    for shard in manifest.shards:
+        yield from _of_shard(url, shard)
+        done += shard.bytes + shard.index_bytes
+        if on_progress:
+            on_progress(done, total)
+    for name, entry in manifest.files.items():
+        try:
+            _read(url, name, entry.sha256)
+        except ShardIntegrityError as fault:
+            yield fault
+        done += entry.bytes
+        if on_progress:
+            on_progress(done, total)
+
+
+def _extra_names(url: str, manifest: Manifest) -> Iterator[ShardIntegrityError]:
+    """A stale listing may miss files, so only what is there and should not be is read from one."""
+    listed = {*manifest.entries(), manifests.NAME}
+    for name in storage.listing(url):
+        if name not in listed:
+            yield ShardIntegrityError(f"{name} in {url} but not in its manifest; remove it", shard=name)
+
+
+def _of_shard(url: str, shard: Shard) -> Iterator[ShardIntegrityError]:
+    """A digest vouches for the writer; parsing anew vouches that the writer and this reader agree."""
+    try:
+        sidecar = _read(url, shard.index_name, shard.index_sha256)
+    except ShardIntegrityError as fault:
+        yield fault
+        sidecar = None
+    try:
+        content = _read(url, shard.name, shard.sha256)
+        rows = index.of_members(tar.scan(io.BytesIO(content), shard.name), shard.name)
+        _check_counts(url, shard, rows)
+    except ShardIntegrityError as fault:
+        yield _located(url, shard, sidecar, fault)
+        return
+    if sidecar is not None and index.to_bytes(rows) != sidecar:
+        yield ShardIntegrityError(
+            f"{shard.index_name} of {url} is not the index of its tar; {REBUILD}", shard=shard.name
+        )
+
+
+def _check_counts(url: str, shard: Shard, rows: index.Index) -> None:
+    found = int(rows["tokens"].sum())
+    if (len(rows), found) != (shard.samples, shard.tokens):
+        raise ShardIntegrityError(
+            f"{shard.name} of {url} holds {len(rows)} samples and {found} tokens, the manifest says "
+            f"{shard.samples} and {shard.tokens}; {REBUILD}",
+            shard=shard.name,
+        )
+
+
+def _located(
+    url: str, shard: Shard, sidecar: bytes | None, fault: ShardIntegrityError
+) -> ShardIntegrityError:
+    """The same fault with the first sample it harms, when the index is whole and names it."""
+    if sidecar is None or fault.key or not storage.exists(place := storage.join(url, shard.name)):
+        return fault
+    content = storage.read_bytes(place)
+    for row in index.from_bytes(sidecar, shard.name):
+        first, size = int(row["offset"]), int(row["size"])
+        for kind in tar.MEMBERS:
+            start, length = int(row[kind]["start"]), int(row[kind]["bytes"])
+            key = bytes(row["key"]).decode()
+            head = tar.header(f"{key}.{kind}".encode(), length)
+            piece = content[start - tar.BLOCK : start + length]
+            if piece[: tar.BLOCK] != head or index.checksum(piece[tar.BLOCK :]) != int(row[kind]["xxh3"]):
+                at = start if piece[: tar.BLOCK] == head else start - tar.BLOCK
+                return ShardIntegrityError(
+                    f"{fault}; first harmed: {key}.{kind} at byte {at} (sample at {first}, {size} bytes)",
+                    shard=shard.name,
+                    key=key,
+                    offset=at,
+                )
+    return fault
+
+
+def _read(url: str, name: str, sha256: str) -> bytes:
+    """What is hashed is what is parsed: a file is read once, whole, and compared before anyone looks."""
     try:
         content = storage.read_bytes(storage.join(url, name))
     except FileNotFoundError:
-        raise ShardIntegrityError(f"{name} is missing from {url}; {REBUILD}") from None
-    found = storage.sha256_of_bytes(content)
-    if found != sha256:
+        raise ShardIntegrityError(f"{name} is missing from {url}; {REBUILD}", shard=name) from None
+    if (found := storage.sha256_of_bytes(content)) != sha256:
         raise ShardIntegrityError(
             f"{name} of {url}: its {len(content)} bytes have SHA-256 {found[:12]}, the manifest says "
-            f"{sha256[:12]}; {REBUILD}"
+            f"{sha256[:12]}; {REBUILD}",
+            shard=name,
         )
     return content
-
-
-def _check_names(url: str, manifest: Manifest) -> None:
-    there, listed = set(storage.listing(url)), {*manifest.digests(), manifests.NAME}
-    if missing := sorted(listed - there):
-        raise ShardIntegrityError(f"{', '.join(missing)} missing from {url}; {REBUILD}")
-    if extra := sorted(there - listed):
-        raise ShardIntegrityError(f"{', '.join(extra)} in {url} but not in its manifest; remove it")
-
-
-def _check_counts(shard: Shard, content: bytes) -> None:
-    """A digest vouches for the writer; the counts vouch that the writer and this reader agree."""
-    samples = list(_samples(content, shard.name))
-    tokens = sum(len(sample.tokens) for sample in samples)
-    if (len(samples), tokens) != (shard.samples, shard.tokens):
-        raise ShardIntegrityError(
-            f"{shard.name} holds {len(samples)} samples and {tokens} tokens, the manifest says "
-            f"{shard.samples} and {shard.tokens}; {REBUILD}"
-        )
-
-
-def _samples(content: bytes, shard: str) -> Iterator[Sample]:
-    for key, members in _members(content):
-        try:
-            yield _sample(key, members)
-        except (KeyError, ValueError) as error:
-            raise ShardIntegrityError(f"{shard}: sample {key} cannot be read: {error}; {REBUILD}") from error
-
-
-def _members(content: bytes) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Members that share a key and follow each other, as WebDataset groups them."""
-    group: tuple[str, dict[str, bytes]] | None = None
-    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
-        for member in tar:
-            key, _, suffix = member.name.partition(".")
-            file = tar.extractfile(member)
-            if group is None or group[0] != key:
-                if group is not None:
-                    yield group
-                group = (key, {})
-            group[1][suffix] = file.read() if file else b""
-    if group is not None:
-        yield group
-
-
-def _sample(key: str, members: dict[str, bytes]) -> Sample:
-    import numpy as np
-
-    facts = json.loads(members["json"])
-    document = Document(key, members["txt"].decode(), facts["path"], facts["sha256"])
-    tokens = np.load(io.BytesIO(members["npy"]), allow_pickle=False)
-    return Sample(document, facts["split"], tokens)

@@ -2,21 +2,24 @@
 
 Pattern: Shard Manifest
 Problem: a tar cut at a member boundary, or with one flipped header bit, loses samples without an error.
-Answer: readers start from a manifest, published last, and use no byte whose digest it does not hold.
-Trade-off: a data set never changes in place, and opening it reads every shard once.
+Answer: readers start from a manifest, published last, and use no byte that its digests do not vouch for.
+Trade-off: a data set never changes in place, and beside each tar lies an index of its samples.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from components import storage
+from components.contents import Entry
 from components.errors import DataError, ShardIntegrityError
 
 NAME = "manifest.json"
 SPLITS = ("train", "held_out")
+SCHEMA = 2
 
 
 class _Part(BaseModel):
@@ -24,20 +27,32 @@ class _Part(BaseModel):
 
 
 class Shard(_Part):
-    """One tar."""
+    """One tar and its index."""
 
-    name: str
+    name: str = Field(pattern=r"^[a-z_]{1,32}-\d{6,12}\.tar$")
+    """A plain file name: nothing in a manifest reaches outside its folder."""
     split: str
+    source: str = ""
+    """Which part of a mixture its documents are from; a shard holds one."""
     sha256: str
-    bytes: int
-    samples: int
-    tokens: int
+    bytes: int = Field(ge=0)
+    samples: int = Field(ge=0)
+    tokens: int = Field(ge=0)
+    index_sha256: str
+    index_bytes: int = Field(ge=0)
+
+    @property
+    def index_name(self) -> str:
+        """The sidecar of this tar."""
+        return self.name.removesuffix(".tar") + ".index.npy"
 
 
 class Source(_Part):
     """What was read, before anything was set aside."""
 
     kind: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """With which it was read: a damaged shard is built again from it."""
     digest: str
     """Of the SHA-256 of every document, in the order read."""
     documents: int
@@ -45,45 +60,56 @@ class Source(_Part):
 
 
 class Split(_Part):
-    """Size of one half of the data set."""
+    """Size of one half of the data set, or of one source's part of it."""
 
     documents: int
     tokens: int
 
 
 class Manifest(_Part):
-    """A data set: `train-*.tar`, `held_out-*.tar` and the tokenizer that made their ids."""
+    """A data set: `train-*.tar`, `held_out-*.tar`, their indexes and the tokenizer that made their ids."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = SCHEMA
     shards: list[Shard]
+    files: dict[str, Entry]
+    """What else lies there, by name: the tokenizer, what was set aside, what was expected of the source."""
     source: Source
-    tokenizer_sha256: str
-    """Of `tokenizer.json`."""
-    tokenizer_config_sha256: str
-    """Of `tokenizer_config.json`."""
     vocab_size: int
     splits: dict[str, Split]
+    sources: dict[str, dict[str, Split]] = Field(default_factory=dict)
+    """Size of each part of a mixture, by split and name."""
     unigram_cross_entropy: float
     """Nats per held-out token of add-one smoothed counts of the train split: what any model must beat."""
     set_aside: dict[str, int]
     """Documents left out, by reason."""
 
-    def shards_of(self, split: str) -> list[Shard]:
-        """The shards of one split, in order."""
-        return [shard for shard in self.shards if shard.split == split]
+    def shards_of(self, split: str, source: str | None = None) -> list[Shard]:
+        """The shards of one split, and of one source when one is named, in order."""
+        of_split = [shard for shard in self.shards if shard.split == split]
+        return [shard for shard in of_split if source is None or shard.source == source]
 
-    def digests(self) -> dict[str, str]:
-        """File name to SHA-256, of all that lies beside the manifest."""
-        tokenizer = {
-            "tokenizer.json": self.tokenizer_sha256,
-            "tokenizer_config.json": self.tokenizer_config_sha256,
+    @property
+    def tokenizer_sha256(self) -> str:
+        """Of `tokenizer.json`."""
+        return self.files["tokenizer.json"].sha256
+
+    def entries(self) -> dict[str, Entry]:
+        """Digest and size of all that lies beside the manifest, by file name."""
+        tars = {shard.name: Entry(sha256=shard.sha256, bytes=shard.bytes) for shard in self.shards}
+        indexes = {
+            shard.index_name: Entry(sha256=shard.index_sha256, bytes=shard.index_bytes)
+            for shard in self.shards
         }
-        return {shard.name: shard.sha256 for shard in self.shards} | tokenizer
+        return tars | indexes | self.files
 
 
 def read(url: str) -> Manifest:
     """The manifest of a data set; without one there is no data set."""
-    content = _content(url)
+    return parse(_content(url), url)
+
+
+def parse(content: bytes, url: str) -> Manifest:
+    """The manifest in some bytes."""
     try:
         return Manifest.model_validate_json(content)
     except ValidationError as error:
@@ -94,14 +120,20 @@ def read(url: str) -> Manifest:
         ) from None
 
 
+def read_with_digest(url: str) -> tuple[Manifest, str]:
+    """The manifest, and the hex SHA-256 of the very bytes it was parsed from."""
+    content = _content(url)
+    return parse(content, url), storage.sha256_of_bytes(content)
+
+
 def digest(url: str) -> str:
     """Hex SHA-256 of the manifest's bytes: it stands for the whole data set."""
     return storage.sha256_of_bytes(_content(url))
 
 
-def write(url: str, manifest: Manifest) -> None:
-    """Publish a manifest; call it after everything that it lists."""
-    storage.write_json(storage.join(url, NAME), manifest.model_dump(mode="json"))
+def to_bytes(manifest: Manifest) -> bytes:
+    """The manifest's file; equal manifests are equal bytes."""
+    return (json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True) + "\n").encode()
 
 
 REBUILD = "remove the folder and run `stanchion run shard_dataset` to build it again"

@@ -1,21 +1,26 @@
-"""Samples in WebDataset tars: plain, readable by any tar tool, and equal bytes for equal documents."""
+"""Samples in WebDataset tars with an index beside each: plain files, and equal bytes for equal documents."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
-import tarfile
+import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from components import plugins, storage
+from components.data import tar
 from components.data.document import Document
-from components.data.integrity import Sample
 from components.data.manifest import SPLITS, Shard
 from components.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Config(plugins.Config):
@@ -26,6 +31,15 @@ class Config(plugins.Config):
 
     held_out_share: float = Field(default=0.06, gt=0, lt=0.5)
     """Share of documents kept for evaluation; a document is wholly in one split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One document of a shard and its token ids, which end with the end-of-text id."""
+
+    document: Document
+    split: str
+    tokens: NDArray[Any]
 
 
 def split_of(document: Document, config: Config) -> str:
@@ -49,35 +63,71 @@ def split_documents(documents: Iterable[Document], config: Config) -> dict[str, 
     return splits
 
 
-def write_shard(path: Path, split: str, samples: list[Sample]) -> Shard:
-    """Write one tar; names, times and owners are fixed, so equal samples are equal bytes."""
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+def write_shard(path: Path, split: str, samples: Iterable[Sample], source: str = "") -> Shard:
+    """Write a tar and its index, and flush both; names, times and owners are fixed."""
+    from components.data import index
+
+    rows: list[tuple[Any, ...]] = []
+    digest, offset = hashlib.sha256(), 0
+    with path.open("wb") as file:
         for sample in samples:
-            for name, content in _members(sample):
-                tar.addfile(_header(name, len(content)), io.BytesIO(content))
+            record, row = _record(sample, offset)
+            file.write(record)
+            digest.update(record)
+            offset += len(record)
+            rows.append(row)
+        file.write(closing := tar.end(offset))
+        digest.update(closing)
+        _flush(file)
+    import numpy as np
+
+    table = np.array(rows, dtype=index.SAMPLE)
+    content = index.to_bytes(table)
+    with path.with_name(index.name_of(path.name)).open("wb") as file:
+        file.write(content)
+        _flush(file)
     return Shard(
         name=path.name,
         split=split,
-        sha256=storage.sha256_of_file(path),
-        bytes=path.stat().st_size,
-        samples=len(samples),
-        tokens=sum(len(sample.tokens) for sample in samples),
+        source=source,
+        sha256=digest.hexdigest(),
+        bytes=offset + len(closing),
+        samples=len(rows),
+        tokens=int(table["tokens"].sum()),
+        index_sha256=storage.sha256_of_bytes(content),
+        index_bytes=len(content),
     )
 
 
-def _members(sample: Sample) -> Iterator[tuple[str, bytes]]:
+def _record(sample: Sample, offset: int) -> tuple[bytes, tuple[Any, ...]]:
+    """A sample's bytes in the tar, and its row of the index."""
+    from components.data.index import checksum
+
+    pieces, parts, place = [], [], offset
+    key = sample.document.key.encode()
+    for kind, content in _members(sample):
+        pieces += (tar.header(key + kind, len(content)), content, tar.padding(len(content)))
+        parts.append((place + tar.BLOCK, len(content), checksum(content)))
+        place += sum(map(len, pieces[-3:]))
+    return b"".join(pieces), (key, offset, place - offset, len(sample.tokens), *parts)
+
+
+def _members(sample: Sample) -> Iterator[tuple[bytes, bytes]]:
     import numpy as np
 
     document, array = sample.document, io.BytesIO()
     np.save(array, sample.tokens, allow_pickle=False)
-    facts = {"path": document.path, "sha256": document.sha256, "split": sample.split}
-    yield f"{document.key}.json", json.dumps(facts, sort_keys=True).encode()
-    yield f"{document.key}.npy", array.getvalue()
-    yield f"{document.key}.txt", document.text.encode()
+    facts = {
+        "path": document.path,
+        "sha256": document.sha256,
+        "source": document.source,
+        "split": sample.split,
+    }
+    yield b".json", json.dumps(facts, sort_keys=True).encode()
+    yield b".npy", array.getvalue()
+    yield b".txt", document.text.encode()
 
 
-def _header(name: str, size: int) -> tarfile.TarInfo:
-    """TarInfo's own defaults are the fixed ones: mode 0644, owner 0, time 0."""
-    header = tarfile.TarInfo(name)
-    header.size = size
-    return header
+def _flush(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -70,7 +70,7 @@ def of_checkpoint(checkpoint: Path, shards: Path) -> float:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         checkpoint, dtype=PRECISIONS[held_out.precision]
     )
-    tokens = fixed_batch(shards, held_out.sequences, held_out.sequence_length)
+    tokens = fixed_batch(str(shards), held_out.sequences, held_out.sequence_length)
     return held_out_loss(model, tokens, torch.device("cpu"))
 
 

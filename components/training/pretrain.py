@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from components import storage
@@ -19,6 +20,7 @@ from components.checkpoints.manifest import HeldOut, Manifest
 from components.checkpoints.resume import resume
 from components.checkpoints.save import save
 from components.data import manifest as datasets
+from components.data.reader import Reader
 from components.data.stream import TokenStream, fixed_batch
 from components.jobs import Rank, this_rank
 from components.plugins import Config
@@ -65,8 +67,15 @@ class Trainer:
         settings, training = self.settings, self.settings.training
         self.shards = storage.fetch(settings.shards)
         self.data = datasets.read(str(self.shards))
-        self.stream = TokenStream(self.shards, "train", settings.model.context_length, settings.seed)
-        self.fixed = fixed_batch(self.shards, training.held_out_sequences, settings.model.context_length)
+        self.reader = Reader(str(self.shards))
+        self.stream = TokenStream(
+            self.reader,
+            "train",
+            sequence_length=settings.model.context_length,
+            batch_size=training.batch_size,
+            seed=settings.seed,
+        )
+        self.fixed = fixed_batch(str(self.shards), training.held_out_sequences, settings.model.context_length)
         self.device = engines.join(settings.device, training.timeout_seconds)
         engines.seed_everything(settings.seed)
         model = models.build(settings.model, self.data.vocab_size, models.PRECISIONS[training.precision])
@@ -107,7 +116,8 @@ class Trainer:
         """One optimizer step on one global batch."""
         training, ranks, step = self.settings.training, self.rank.world_size, self.step + 1
         with self.phases("data"):
-            rows = self.stream.batch(step - 1, training.batch_size, self.rank.rank, ranks)
+            batch = self.stream.batch(step - 1, self.rank.rank, ranks)
+            rows = np.concatenate([batch.inputs, batch.targets[:, -1:]], axis=1)
             tokens = torch.from_numpy(rows).to(self.device)
         with self.phases("forward"):
             loss = token_losses(self.engine, tokens).mean()

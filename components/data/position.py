@@ -1,0 +1,48 @@
+"""Where a job is in its data: a few hundred bytes in a checkpoint, from which any world size goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from components.data.order import VERSION
+from components.data.packing import Config as Packing
+from components.errors import ConfigError
+from components.plugins import Config
+
+
+class Position(Config):
+    """Everything that the order rests on, and how far it was read. Ranks and workers are not part of it."""
+
+    manifest_sha256: str
+    split: str
+    seed: int
+    samples_consumed: int = Field(ge=0)
+    """Sequences handed out over all ranks and epochs: counted, never inferred from a batch's shape."""
+    batch_size: int = Field(ge=1)
+    """Sequences in a global batch."""
+    sequence_length: int
+    packing: Packing
+    mixture: dict[str, float]
+    order_version: int = VERSION
+
+    @property
+    def step(self) -> int:
+        """The batch to go on with."""
+        return self.samples_consumed // self.batch_size
+
+    def refuse_another(self, other: Position) -> None:
+        """Going on in another order would repeat and lose samples in silence: each difference is an error."""
+        mine, yours = self._order(), other._order()
+        differ = [
+            f"{name} was {mine[name]!r} and is {yours[name]!r}" for name in mine if mine[name] != yours[name]
+        ]
+        if differ:
+            raise ConfigError(
+                f"the checkpoint was trained on another order of samples: {'; '.join(differ)}; "
+                "go on with what it was started with, or start a new run"
+            )
+
+    def _order(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"samples_consumed"})

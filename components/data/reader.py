@@ -1,0 +1,182 @@
+"""A published data set opened for reading: no byte is handed out that was not compared with what was written.
+
+The manifest vouches for each index, an index for every member of its tar. A member is one read at a known
+offset and one 64-bit checksum; nothing before it is parsed, so any sample costs the same. Files are read,
+not mapped: a mapped file that is cut under its reader kills the process, a short read is a named error.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components import storage
+from components.data import cache, index, tar
+from components.data import manifest as manifests
+from components.data.document import Document
+from components.data.index import Index, checksum
+from components.data.manifest import REBUILD, Shard
+from components.data.recent import Recent
+from components.data.shards import Sample
+from components.errors import ShardIntegrityError
+
+Tokens = NDArray[np.unsignedinteger]
+CACHE_BYTES = 256 << 20
+Drop = Callable[[ShardIntegrityError, Shard, int], None]
+"""Told of a sample that cannot be read, its shard and row; raises when there are too many."""
+
+
+class Reader:
+    """Samples of a data set by shard and row. Safe to fork: it only ever reads at explicit offsets."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        verify: bool = True,
+        cache_bytes: int = CACHE_BYTES,
+        on_fault: Callable[[ShardIntegrityError], None] | None = None,
+    ) -> None:
+        self._files: OrderedDict[str, int] = OrderedDict()
+        self.url, self.verify = url, verify
+        self.manifest, self.digest = manifests.read_with_digest(url)
+        self._tokens: Recent[Tokens] = Recent(cache_bytes)
+        self._indexes: Recent[Index] = Recent(cache_bytes)
+        self.on_fault = on_fault
+        """Told of what could be mended in reading; without it, that too is an error, and a shard whose length
+        is wrong is refused before its first sample rather than at the first that is missing."""
+
+    def index(self, shard: Shard) -> Index:
+        """The rows of a shard's index, compared with the manifest when they are loaded."""
+        if (rows := self._indexes.get(shard.name)) is None:
+            rows = self._load_index(shard)
+            self._indexes.put(shard.name, rows, rows.nbytes)
+        return rows
+
+    def content(self, shard: Shard, row: int, kind: str) -> bytes:
+        """One member of one sample."""
+        place = self.index(shard)[row][kind]
+        start, size, expected = int(place["start"]), int(place["bytes"]), int(place["xxh3"])
+        content = os.pread(self.descriptor(shard), size, start)
+        if self.verify and (len(content) != size or checksum(content) != expected):
+            raise self.fault(shard, row, kind, content)
+        return content
+
+    def tokens(self, shard: Shard, row: int) -> Tokens:
+        """Token ids of one sample."""
+        if (known := self._tokens.get((shard.name, row))) is not None:
+            return known
+        tokens = index.array_of(self.content(shard, row, "npy"), shard.name, self.key(shard, row))
+        return self._tokens.put((shard.name, row), tokens, tokens.nbytes)
+
+    def sample(self, shard: Shard, row: int) -> Sample:
+        """One sample whole."""
+        key = self.key(shard, row)
+        facts = json.loads(self.content(shard, row, "json"))
+        text = self.content(shard, row, "txt").decode()
+        document = Document(key, text, facts["path"], facts["sha256"], source=facts["source"])
+        return Sample(document, facts["split"], self.tokens(shard, row))
+
+    def key(self, shard: Shard, row: int) -> str:
+        """The name of a sample."""
+        return bytes(self.index(shard)["key"][row]).decode()
+
+    def descriptor(self, shard: Shard) -> int:
+        """An open file of a shard's tar; the least recently used are closed when there are many."""
+        if (known := self._files.get(shard.name)) is not None:
+            self._files.move_to_end(shard.name)
+            return known
+        descriptor = self._open(shard)
+        size = os.fstat(descriptor).st_size
+        if size != shard.bytes and self.on_fault is None:
+            os.close(descriptor)
+            raise ShardIntegrityError(
+                f"{shard.name} of {self.url} has {size} bytes, the manifest says {shard.bytes}; {REBUILD}",
+                shard=shard.name,
+                offset=min(size, shard.bytes),
+            )
+        self._files[shard.name] = descriptor
+        if len(self._files) > _most_open_files():
+            os.close(self._files.popitem(last=False)[1])
+        return descriptor
+
+    def fault(self, shard: Shard, row: int, kind: str, content: bytes) -> ShardIntegrityError:
+        """What to say of a member that is not what was written."""
+        place, key = self.index(shard)[row][kind], self.key(shard, row)
+        short = int(place["bytes"]) - len(content)
+        found = f"ends {short} bytes early" if short else f"has checksum {checksum(content):016x}"
+        return ShardIntegrityError(
+            f"{shard.name} of {self.url}: {key}.{kind} at byte {place['start']} {found}, its index says "
+            f"{int(place['xxh3']):016x}; `stanchion check {self.url}` lists every fault",
+            shard=shard.name,
+            key=key,
+            offset=int(place["start"]),
+        )
+
+    def close(self) -> None:
+        """Close every file."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process opens files of its own."""
+        empty = {"_files": OrderedDict(), "_tokens": Recent(self._tokens.limit)}
+        return {**self.__dict__, **empty, "_indexes": Recent(self._indexes.limit)}
+
+    def _load_index(self, shard: Shard) -> Index:
+        content = storage.read_bytes(storage.join(self.url, shard.index_name))
+        if storage.sha256_of_bytes(content) == shard.index_sha256:
+            return index.from_bytes(content, shard.name)
+        fault = ShardIntegrityError(
+            f"{shard.index_name} of {self.url} is not what the manifest vouches for; {REBUILD}",
+            shard=shard.name,
+        )
+        if self.on_fault is None:
+            raise fault
+        rows = self._index_from_tar(shard)
+        self.on_fault(fault)
+        return rows
+
+    def _index_from_tar(self, shard: Shard) -> Index:
+        """A tar whose own digest holds can say what its index was."""
+        with open(self._open(shard), "rb") as file:
+            content = file.read()
+        if storage.sha256_of_bytes(content) != shard.sha256:
+            raise ShardIntegrityError(
+                f"neither {shard.name} of {self.url} nor its index is what was written; {REBUILD}",
+                shard=shard.name,
+            )
+        return index.of_members(tar.scan(io.BytesIO(content), shard.name), shard.name)
+
+    def _open(self, shard: Shard) -> int:
+        try:
+            path = cache.fetch(storage.join(self.url, shard.name), shard.sha256, shard.bytes)
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise ShardIntegrityError(
+                f"{shard.name} is missing from {self.url}; {REBUILD}", shard=shard.name
+            ) from None
+
+
+@lru_cache(maxsize=1)
+def _most_open_files() -> int:
+    """Half of what the system allows this process."""
+    return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
