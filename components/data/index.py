@@ -30,16 +30,13 @@ SAMPLE = np.dtype([*_WHERE, *((kind, MEMBER) for kind in MEMBERS)])
 """Key, offset of the first header, length with headers and padding, token ids; then the members."""
 
 Index = NDArray[np.void]
+checksum = xxhash.xxh3_64_intdigest
+"""What the index holds of a member's content."""
 
 
 def name_of(shard: str) -> str:
     """The sidecar of a tar."""
     return shard.removesuffix(".tar") + SUFFIX
-
-
-def checksum(content: bytes) -> int:
-    """What the index holds of a member's content."""
-    return xxhash.xxh3_64_intdigest(content)
 
 
 def to_bytes(rows: Index) -> bytes:

@@ -174,7 +174,7 @@ class TokenStream:
         if self.mixture and (unknown := sorted(set(self.mixture) - sources)):
             raise ConfigError(
                 f"training.mixture names {', '.join(unknown)}; {self.reader.url} has "
-                f"{', '.join(sorted(filter(None, sources))) or 'no named source'}; use those or shard a mixture"
+                f"{', '.join(sorted(filter(None, sources))) or 'no named source'}; use those"
             )
 
     def _refuse_too_few(self, name: str, part: _Part) -> None:
