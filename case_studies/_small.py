@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from components.config import Data, Profile, Run
@@ -9,7 +10,7 @@ from components.data import manifest as manifests
 from components.data import tokenizer as tokenizers
 from components.data.curation.curate import curate
 from components.data.dataset import make_dataset
-from components.data.shards import split_documents
+from components.data.shards import split_documents, split_of
 from components.plugins import load, name_of
 from components.records import Artifact, RunFolder
 from components.training.config import Model
@@ -35,7 +36,12 @@ def make_shards(run: Run, profile: Profile) -> Artifact:
     """The data set of a study, by the same components as any other."""
     folder, data = RunFolder(profile.storage.root, run.id), run.data
     source = load("components.data.sources", name_of(data.source))
-    checked = curate(source.read(data.source), data.checks)
+    checked = curate(
+        source.read(data.source),
+        data.checks,
+        scratch=folder.scratch("curation"),
+        split_of=partial(split_of, config=data.shards),
+    )
     texts = (document.text for document in split_documents(checked.kept, data.shards)["train"])
     trained = tokenizers.train(texts, data.tokenizer)
     url = folder.path("shards")

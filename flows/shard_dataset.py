@@ -26,7 +26,7 @@ def shard_dataset(run: Run, profile: Profile) -> Record:
     with open_for(run, profile, "shard_dataset", settings=data.model_dump(mode="json"), inputs=[]) as stage:
         if stage.done is None:
             with _timed(stage, "check_source"):
-                checked = check_source(data.source, data.checks)
+                checked = check_source(data, stage.folder)
             with _timed(stage, "train_tokenizer"):
                 tokenizer = train_tokenizer(checked, data.tokenizer, data.shards)
             with _timed(stage, "write_shards"):

@@ -61,5 +61,5 @@ def test_a_source_that_fails_its_suite_is_refused_and_leaves_no_shards(tmp_path:
     record = run_folder(run, profile).read("shard_dataset")
     assert record is not None
     assert record.status == "refused"
-    assert [verdict.passed for verdict in record.verdicts] == [True, False]
+    assert [verdict.passed for verdict in record.verdicts] == [True, True, False]
     assert not Path(run_folder(run, profile).path("shards")).exists()

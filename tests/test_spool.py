@@ -57,6 +57,14 @@ def test_only_the_path_travels_to_another_process(tmp_path: Path) -> None:
     assert list(pickle.loads(sent)) == REAL
 
 
+def test_a_document_can_be_read_again_while_others_are_still_written(tmp_path: Path) -> None:
+    with Spool(tmp_path / "kept.jsonl") as spool:
+        for number, document in enumerate(REAL):
+            spool.append(document)
+            assert spool[number // 2] == REAL[number // 2]
+    assert list(spool.documents()) == REAL
+
+
 def test_what_an_earlier_run_left_is_overwritten(tmp_path: Path) -> None:
     spooled(tmp_path / "kept.jsonl", REAL)
     assert list(spooled(tmp_path / "kept.jsonl", REAL[:2])) == REAL[:2]

@@ -43,15 +43,20 @@ class Spool:
     def __enter__(self) -> Spool:
         offsets_of(self.path).unlink(missing_ok=True)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("wb")
+        self._file = self.path.open("w+b")
         return self
+
+    def __getitem__(self, index: int) -> Document:
+        """A document written before, while the spool is still open."""
+        start, end = self._offsets[index], self._offsets[index + 1]
+        file = self._open()
+        file.flush()
+        return Document(**json.loads(os.pread(file.fileno(), end - start, start)))
 
     def append(self, document: Document) -> None:
         """Write a document behind the others."""
-        if self._file is None:
-            raise DataError(f"spool {self.path} is not open; append inside `with Spool(path) as spool:`")
         line = json.dumps(_fields(document), ensure_ascii=True).encode() + b"\n"
-        self._file.write(line)
+        self._open().write(line)
         self._offsets.append(self._offsets[-1] + len(line))
 
     def __exit__(
@@ -75,6 +80,11 @@ class Spool:
         if self._file is not None:
             raise DataError(f"spool {self.path} is still open; read it after the `with` block")
         return Documents(self.path)
+
+    def _open(self) -> BinaryIO:
+        if self._file is None:
+            raise DataError(f"spool {self.path} is not open; use it inside `with Spool(path) as spool:`")
+        return self._file
 
 
 @dataclass(frozen=True)

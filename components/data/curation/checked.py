@@ -10,6 +10,9 @@ from typing import Any, Protocol
 from components.data.document import Document
 from components.records import Verdict
 
+FRAMES = ("documents", "groups", "totals")
+"""What Great Expectations is asked about: a sample of documents, groups of all of them, and the totals."""
+
 
 class Kept(Protocol):
     """Documents that can be counted and read as often as needed: a list, or a spool on disk."""
@@ -41,7 +44,7 @@ class Checked:
     kept: Kept
     set_aside: list[SetAside]
     report: dict[str, Any]
-    """`success`, and under `documents` and `totals` every expectation with what was observed."""
+    """`success`; under each of `FRAMES` every expectation with what was observed; and what was set aside."""
     digest: str
     """Of the SHA-256 of every document read, in order."""
     characters: int
@@ -60,7 +63,7 @@ class Checked:
     @property
     def verdicts(self) -> list[Verdict]:
         """The suite's answer as the record keeps it."""
-        return [_verdict(frame, self.report[frame]) for frame in ("documents", "totals")]
+        return [_verdict(frame, self.report[frame]) for frame in FRAMES]
 
 
 def set_aside(document: Document, reason: str, of: str = "") -> SetAside:

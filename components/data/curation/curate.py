@@ -1,164 +1,179 @@
-"""What a document must be to be kept, and what the kept documents must be together.
+"""Which documents a model may learn from: each kept or set aside with a reason, then the suite's verdict.
 
-A rule is a bound on one fact. It decides on each document as it streams by, and it is an expectation of the
-suite that Great Expectations runs over the facts of what was kept and over the totals. The frame has at most
-`sample_rows` rows, so the suite costs the same for any corpus.
+A first pass sieves the source and writes what it keeps to a spool; a second one reads the spool and sets
+aside what would leak held-out documents or evaluation sets. Great Expectations then sees two small frames
+and the totals, never the corpus, so it costs the same for any size.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from components import plugins
-from components.data.curation.checked import Checked, SetAside, set_aside
-from components.data.curation.facts import Facts, facts_of
+from components.data.curation.checked import Checked, Kept, SetAside, set_aside
+from components.data.curation.contamination import Config as Contamination
+from components.data.curation.contamination import Screen
+from components.data.curation.near_duplicates import Config as Likeness
+from components.data.curation.private import Config as Privacy
+from components.data.curation.rules import Bounds, rules
+from components.data.curation.sieve import Sieve
+from components.data.curation.statistics import Frame, Statistics
 from components.data.curation.suite import Expectation, validate
 from components.data.document import Document
+from components.data.spool import Spool
 from components.errors import DataError
+from components.plugins import load, name_of
+
+COPIES = ("duplicate", "near_duplicate")
 
 
-class Config(plugins.Config):
-    """Bounds of a good document."""
+class Config(Bounds):
+    """What a document must be to be kept, and what may be set aside of a source before it is refused."""
 
-    min_characters: int = Field(default=64, ge=1)
-    """Shorter documents are set aside."""
+    near_duplicates: Likeness | None = Likeness()
+    """When two documents are almost the same; null keeps both."""
 
-    max_characters: int = Field(default=1_000_000, ge=1)
-    """Longer documents are set aside."""
+    contamination: Contamination | None = Contamination()
+    """How much of a held-out document or evaluation set a training document may hold; null looks for none."""
 
-    min_printable_share: float = Field(default=0.99, ge=0, le=1)
-    """Documents with more control characters are set aside."""
-
-    min_compression_ratio: float = Field(default=1.0, gt=0)
-    """Documents that compress less are noise."""
-
-    max_compression_ratio: float = Field(default=10.0, gt=0)
-    """Documents that compress more repeat themselves."""
+    private: Privacy | None = Privacy()
+    """What becomes of secrets and personal data; null looks for none."""
 
     max_set_aside_share: float = Field(default=0.2, ge=0, le=1)
-    """With more set aside than this the whole source is refused: something is wrong with it."""
+    """With more set aside than this, copies and leaks not counted, the whole source is refused."""
 
-    sample_rows: int = Field(default=50_000, ge=1)
-    """Rows that Great Expectations sees; of more documents it sees a sample, the totals count all."""
+    max_copies_share: float = Field(default=0.7, ge=0, le=1)
+    """The same for exact and near copies: half of the open web is copies, so more than that may be sound."""
 
+    max_contaminated_share: float = Field(default=0.2, ge=0, le=1)
+    """The same for leaks, of what was left: with more, the split is not one."""
 
-@dataclass(frozen=True)
-class Rule:
-    """One bound on one fact."""
+    sample_rows: int = Field(default=10_000, ge=1)
+    """Documents that Great Expectations sees one by one."""
 
-    column: str
-    low: float
-    too_low: str
-    """Why a document below is set aside; so is one whose fact is unknown."""
-    high: float | None = None
-    too_high: str = ""
-
-    def reason(self, facts: Facts) -> str | None:
-        """Why a document breaks this rule, if it does."""
-        value = getattr(facts, self.column)
-        if value is None or value < self.low:
-            return self.too_low
-        return self.too_high if self.high is not None and value > self.high else None
-
-    @property
-    def expectation(self) -> Expectation:
-        """The same bound, for the suite."""
-        bounds = {"column": self.column, "min_value": self.low, "max_value": self.high}
-        return Expectation("ExpectColumnValuesToBeBetween", bounds)
+    max_groups: int = Field(default=1_000, ge=2)
+    """Groups of documents that it sees by their extremes; when there are more, neighbours join."""
 
 
-def rules(config: Config) -> list[Rule]:
-    """The bounds, in the order in which a document is asked."""
-    return [
-        Rule("is_text", 1, "not_text"),
-        Rule("characters", 1, "empty"),
-        Rule("characters", config.min_characters, "too_short", config.max_characters, "too_long"),
-        Rule("printable_share", config.min_printable_share, "unprintable"),
-        Rule(
-            "compression_ratio",
-            config.min_compression_ratio,
-            "incompressible",
-            config.max_compression_ratio,
-            "repetitive",
-        ),
-    ]
+def curate(
+    documents: Iterable[Document],
+    config: Config,
+    *,
+    scratch: Path | None = None,
+    split_of: Callable[[Document], str] | None = None,
+) -> Checked:
+    """Set bad documents aside with a reason, then ask the suite of what is left.
 
-
-def curate(documents: Iterable[Document], config: Config) -> Checked:
-    """Set bad documents aside with a reason, then ask the suite of what is left."""
-    kept: list[Document] = []
-    rows: list[Facts] = []
-    left_out: list[SetAside] = []
-    seen: set[str] = set()
-    digest, characters = hashlib.sha256(), 0
-    asked = rules(config)
-    for document in documents:
-        facts = facts_of(document)
-        digest.update(facts.sha256.encode())
-        characters += facts.characters
-        if reason := document.flaw or _reason(facts, asked, seen):
-            left_out.append(set_aside(document, reason))
-            continue
-        seen.add(facts.sha256)
-        kept.append(document)
-        rows.append(facts)
-    report = _report(rows, left_out, config)
-    return Checked(kept, left_out, report, digest.hexdigest(), characters)
-
-
-def _reason(facts: Facts, asked: list[Rule], seen: set[str]) -> str | None:
-    broken = (reason for rule in asked if (reason := rule.reason(facts)))
-    return next(broken, "duplicate" if facts.sha256 in seen else None)
-
-
-def _report(rows: list[Facts], left_out: list[SetAside], config: Config) -> dict[str, Any]:
-    if not rows:
-        reasons = dict(Counter(one.reason for one in left_out)) or "the source gave none"
+    Kept documents lie in the `scratch` folder, or without one in a list, for what fits memory. Without
+    `split_of` nothing counts as held out, and only evaluation sets are screened for.
+    """
+    screen = _screen(config.contamination)
+    statistics = Statistics(rules(config), sample_rows=config.sample_rows, max_groups=config.max_groups)
+    with _store(scratch, "passed") as store:
+        sieve = Sieve(rules(config), store, statistics, alike=config.near_duplicates, policy=config.private)
+        for document in documents:
+            if sieve.keep(document) and screen and split_of and split_of(document) == "held_out":
+                screen.protect(document.text, document.key, screen.config.held_out_passage)
+    passed = _documents(store)
+    if not statistics.documents:
+        reasons = dict(Counter(one.reason for one in sieve.left_out)) or "the source gave none"
         raise DataError(f"no document was kept: {reasons}; choose another data.source or loosen data.checks")
-    sample = sorted(rows, key=lambda facts: facts.sha256)[: config.sample_rows]
-    columns = {field.name: [getattr(facts, field.name) for facts in sample] for field in fields(Facts)}
-    found = {
-        "documents": validate("documents", columns, _of_documents(config, len(sample))),
-        "totals": validate("totals", _totals(rows, len(left_out)), _of_totals(config)),
+    kept, leaks = _without_leaks(passed, screen, scratch, split_of)
+    left_out = sieve.left_out + leaks
+    report = _verdict(statistics, left_out, kept, config) | _figures(sieve, screen, left_out, config)
+    return Checked(kept, left_out, report, sieve.digest.hexdigest(), sieve.characters)
+
+
+def _screen(config: Contamination | None) -> Screen | None:
+    """A screen that holds the evaluation sets."""
+    if config is None:
+        return None
+    screen = Screen(config)
+    for name, source in config.evaluation_sets.items():
+        for document in load("components.data.sources", name_of(source)).read(source):
+            screen.protect(document.text, name, config.evaluation_passage)
+    return screen
+
+
+def _without_leaks(
+    passed: Kept, screen: Screen | None, scratch: Path | None, split_of: Callable[[Document], str] | None
+) -> tuple[Kept, list[SetAside]]:
+    if not screen or not screen.protected:
+        return passed, []
+    for number, document in enumerate(passed):
+        screen.look(number, document.text, may_leak=not split_of or split_of(document) != "held_out")
+    leaks = screen.leaks()
+    left_out: list[SetAside] = []
+    if not leaks:
+        return passed, []
+    with _store(scratch, "kept") as store:
+        for number, document in enumerate(passed):
+            if of := leaks.get(number):
+                left_out.append(set_aside(document, "contaminated", of=of))
+            else:
+                store.append(document)
+    return _documents(store), left_out
+
+
+def _store(scratch: Path | None, name: str) -> Any:
+    return Spool(scratch / f"{name}.jsonl") if scratch else nullcontext([])
+
+
+def _documents(store: Spool | list[Document]) -> Kept:
+    return store.documents() if isinstance(store, Spool) else store
+
+
+def _verdict(statistics: Statistics, left_out: list[SetAside], kept: Kept, config: Config) -> dict[str, Any]:
+    frames = {
+        "documents": statistics.sample(),
+        "groups": statistics.groups(),
+        "totals": _totals(left_out, len(kept), config),
     }
-    report: dict[str, Any] = {frame: [asdict(one) for one in made] for frame, made in found.items()}
+    found = {name: validate(name, frame, expected) for name, (frame, expected) in frames.items()}
+    report: dict[str, Any] = {name: [asdict(one) for one in made] for name, made in found.items()}
     report["success"] = all(finding.success for made in found.values() for finding in made)
     return report
 
 
-def _of_documents(config: Config, count: int) -> list[Expectation]:
-    columns = [field.name for field in fields(Facts)]
-    return [
-        Expectation("ExpectTableRowCountToEqual", {"value": count}),
-        *(Expectation("ExpectColumnValuesToNotBeNull", {"column": name}) for name in columns),
-        *(Expectation("ExpectColumnValuesToBeUnique", {"column": name}) for name in ("key", "sha256")),
-        *(rule.expectation for rule in rules(config)),
+def _totals(left_out: list[SetAside], kept: int, config: Config) -> tuple[Frame, list[Expectation]]:
+    reasons = Counter(one.reason for one in left_out)
+    read, leaks = kept + len(left_out), reasons["contaminated"]
+    copies = sum(reasons[reason] for reason in COPIES)
+    shares = {
+        "set_aside_share": ((len(left_out) - copies - leaks) / read, config.max_set_aside_share),
+        "copies_share": (copies / read, config.max_copies_share),
+        "contaminated_share": (leaks / (kept + leaks), config.max_contaminated_share),
+    }
+    return {name: [share] for name, (share, _) in shares.items()}, [
+        Expectation("ExpectColumnMaxToBeBetween", {"column": name, "max_value": most})
+        for name, (_, most) in shares.items()
     ]
 
 
-def _totals(rows: Sequence[Facts], set_aside: int) -> dict[str, list[float]]:
+def _figures(sieve: Sieve, screen: Screen | None, left_out: list[SetAside], config: Config) -> dict[str, Any]:
+    """What was found, for the report: counts only, so that it is the same for the same corpus."""
+    alike = [one.of for one in left_out if one.reason == "near_duplicate"]
+    leaks = Counter(one.of for one in left_out if one.reason == "contaminated")
+    sets = config.contamination.evaluation_sets if config.contamination else {}
     return {
-        "kept": [len(rows)],
-        "characters": [sum(facts.characters for facts in rows)],
-        "duplicates": [len(rows) - len({facts.sha256 for facts in rows})],
-        "set_aside_share": [set_aside / (len(rows) + set_aside)],
+        "read": sieve.statistics.documents + len(sieve.left_out),
+        "set_aside": dict(sorted(Counter(one.reason for one in left_out).items())),
+        "near_duplicates": {"documents": len(alike), "clusters": len(set(alike))},
+        "contamination": {
+            "protected": screen.protected if screen else 0,
+            "unscreened": screen.unscreened if screen else 0,
+            "documents": leaks.total(),
+            "of": {name: leaks[name] for name in sorted(sets)}
+            | {"held_out": sum(count for of, count in leaks.items() if of not in sets)},
+        },
+        "private": {
+            kind: {"found": count, "documents": sieve.private_documents[kind]}
+            for kind, count in sorted(sieve.private_found.items())
+        },
     }
-
-
-def _of_totals(config: Config) -> list[Expectation]:
-    bounds: dict[str, dict[str, float]] = {
-        "kept": {"min_value": 1},
-        "characters": {"min_value": 1},
-        "duplicates": {"max_value": 0},
-        "set_aside_share": {"max_value": config.max_set_aside_share},
-    }
-    return [
-        Expectation("ExpectColumnMaxToBeBetween", {"column": column, **bound})
-        for column, bound in bounds.items()
-    ]

@@ -36,7 +36,7 @@ class Finding:
 def validate(
     name: str, columns: Mapping[str, Sequence[Any]], expectations: Sequence[Expectation]
 ) -> list[Finding]:
-    """Ask every expectation of a frame; the guards raise, what the data fails is a finding."""
+    """Findings in the order asked; the guards raise, what the data fails is a finding."""
     _refuse_nothing(name, columns, expectations)
     results = _ask(name, columns, expectations)
     if len(results) != len(expectations):
@@ -74,9 +74,14 @@ def _ask(name: str, columns: Mapping[str, Sequence[Any]], expectations: Sequence
     batch = asset.add_batch_definition_whole_dataframe("whole").get_batch(
         {"dataframe": pd.DataFrame(columns)}
     )
-    asked = [getattr(kinds, one.kind)(**one.settings) for one in expectations]
+    asked = [
+        getattr(kinds, one.kind)(**one.settings, meta={"place": place})
+        for place, one in enumerate(expectations)
+    ]
     suite = gx.ExpectationSuite(name=name, expectations=asked)
-    return list(batch.validate(suite, result_format="SUMMARY").results)
+    results = batch.validate(suite, result_format="SUMMARY").results
+    # It answers grouped by column, not in the order asked.
+    return sorted(results, key=lambda result: int(result.expectation_config.meta["place"]))
 
 
 def _no_progress_bars() -> Any:
