@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ def shard_dataset(run: Run, profile: Profile) -> Record:
                 url = write_shards(checked, tokenizer, data, stage.folder)
             with _timed(stage, "check_shards"):
                 manifest = check_shards(url)
+            shutil.rmtree(stage.folder.scratch("curation"))  # the documents are in the shards now
             stage.verdicts += checked.verdicts
             _note(stage, manifest, url)
     return stage.record

@@ -93,6 +93,24 @@ def test_copies_just_past_the_threshold_are_found_and_those_just_before_it_are_n
     assert sum(found(before)) == 0
 
 
+def test_pages_of_one_template_cost_few_readings() -> None:
+    draw = random.Random(3)
+    words = MODULES[0].split()[:300]
+    pages = [" ".join([*words, *(f"w{draw.randrange(10**9)}" for _ in range(75))]) for _ in range(200)]
+    assert 0.6 < likeness(pages[0], pages[1]) < 0.8
+    read = 0
+
+    def text_of(number: int) -> str:
+        nonlocal read
+        read += 1
+        return pages[number]
+
+    index = NearDuplicates(Config(), text_of)
+    assert [index.first_like(page) for page in pages] == [None] * len(pages)
+    assert read <= 8 * len(pages)
+    assert index.first_like(pages[120]) == 120
+
+
 def test_the_first_stays_and_case_punctuation_and_lines_hide_no_copy() -> None:
     text = MODULES[0]
     index = NearDuplicates(Config(), [text].__getitem__)

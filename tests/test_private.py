@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import string
+import time
 
 import pytest
 
@@ -138,6 +139,19 @@ def test_a_policy_sets_a_kind_aside_or_keeps_it() -> None:
     kept = curate.curate(with_private(), curate.Config(private=None))
     assert kept.set_aside == []
     assert kept.report["private"] == {}
+
+
+@pytest.mark.parametrize("piece", ["://a:b", "a@", "+1", "4 ", "AA11 ", "eyJ", "sk-", "aws secret ", "//"])
+def test_a_hostile_text_costs_seconds_at_most(piece: str) -> None:
+    started = time.process_time()
+    private.private_in((piece * 300_000)[:300_000])
+    assert time.process_time() - started < 10
+
+
+def test_a_secret_on_a_very_long_line_is_found() -> None:
+    draw = random.Random(9)
+    line = "x = 1; " * 20_000
+    assert private.private_in(f"{line}k = '{secret(draw)}'; {line}")["secret"] == 1
 
 
 def test_the_standard_library_holds_no_secret() -> None:

@@ -116,6 +116,11 @@ class Documents:
             for _ in range(start, stop):
                 yield Document(**json.loads(file.readline()))
 
+    def remove(self) -> None:
+        """Free the disk; the documents are elsewhere by now."""
+        offsets_of(self.path).unlink()
+        self.path.unlink()
+
     @cached_property
     def _offsets(self) -> NDArray[np.int64]:
         import numpy as np

@@ -26,7 +26,7 @@ from components.data.curation.sieve import Sieve
 from components.data.curation.statistics import Frame, Statistics
 from components.data.curation.suite import Expectation, validate
 from components.data.document import Document
-from components.data.spool import Spool
+from components.data.spool import Documents, Spool
 from components.errors import DataError
 from components.plugins import load, name_of
 
@@ -118,6 +118,8 @@ def _without_leaks(
                 left_out.append(set_aside(document, "contaminated", of=of))
             else:
                 store.append(document)
+    if isinstance(passed, Documents):
+        passed.remove()
     return _documents(store), left_out
 
 

@@ -30,6 +30,8 @@ CHUNK = 4096
 """Shingles hashed at once: 4096 x 128 minima of 4 bytes fit the cache."""
 DOUBT = 4.0
 """Standard errors of the estimate beyond which a candidate is not worth reading again."""
+READ_AGAIN = 8
+"""Candidates that are: pages of one template are all candidates of each other."""
 
 
 class Config(plugins.Config):
@@ -59,26 +61,29 @@ class NearDuplicates:
         self._minima: list[Any] = []
 
     def first_like(self, text: str) -> int | None:
-        """Number of the kept document most like this text, if one is alike enough; else this one is kept."""
+        """Number of a kept document that is alike enough; without one this text counts as kept."""
         shingles = shingles_of(text, self.config.words_per_shingle)
         sketch = self._sketch(shingles)
-        alike = [
-            (likeness, -number)
-            for number in self._index.query(sketch)
-            if (likeness := self._likeness(number, sketch, shingles)) >= self.config.threshold
-        ]
-        if alike:
-            return int(-max(alike)[1])
+        for number in self._likely(sketch):
+            others = shingles_of(self._text_of(number), self.config.words_per_shingle)
+            if jaccard(shingles, others) >= self.config.threshold:
+                return number
         self._index.insert(len(self._minima), sketch, check_duplication=False)
         self._minima.append(sketch.hashvalues)
         return None
 
-    def _likeness(self, number: int, sketch: Any, shingles: Hashes) -> float:
+    def _likely(self, sketch: Any) -> list[int]:
+        """The few that may be alike enough by their minima, likeliest first, of equals the earlier."""
+        import numpy as np
+
+        numbers = sorted(self._index.query(sketch))
+        if not numbers:
+            return []
         size, threshold = self.config.num_permutations, self.config.threshold
-        estimate = float((self._minima[number] == sketch.hashvalues).mean())
-        if estimate < threshold - DOUBT * (threshold * (1 - threshold) / size) ** 0.5:
-            return estimate
-        return jaccard(shingles, shingles_of(self._text_of(number), self.config.words_per_shingle))
+        estimates = (np.stack([self._minima[n] for n in numbers]) == sketch.hashvalues).mean(axis=1)
+        least = threshold - DOUBT * (threshold * (1 - threshold) / size) ** 0.5
+        order = np.argsort(-estimates, kind="stable")[:READ_AGAIN]
+        return [numbers[place] for place in order if estimates[place] >= least]
 
     def _sketch(self, shingles: Hashes) -> Any:
         import numpy as np
