@@ -33,4 +33,10 @@ def document_of(content: bytes, path: str) -> Document:
     try:
         return Document(sha256[:16], content.decode(), path, sha256)
     except UnicodeDecodeError:
-        return Document(sha256[:16], "", path, sha256, flaw="not_utf8")
+        return flawed(content, path, "not_utf8")
+
+
+def flawed(content: bytes, path: str, flaw: str) -> Document:
+    """Bytes that hold no text to train on, and why; known by what was read of them."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    return Document(sha256[:16], "", path, sha256, flaw=flaw)
