@@ -17,10 +17,11 @@ from pydantic_core import CoreSchema
 
 from components.alignment.config import Alignment
 from components.data.curation.curate import Config as Checks
+from components.data.mixture import counts_per_batch
 from components.data.shards import Config as Shards
 from components.data.tokenizer import Config as Tokenizer
 from components.errors import ConfigError
-from components.plugins import Config, ManyOf, OneOf, load
+from components.plugins import Config, ManyOf, OneOf, load, name_of
 from components.records import RunFolder, digest
 from components.serving.config import Serving
 from components.storage import Config as Storage
@@ -257,6 +258,25 @@ def _put(tree: dict[str, Any], parts: list[str], value: Any, key: str) -> None:
     for part in parts[:-1]:
         tree = tree.setdefault(part, {})
         if not isinstance(tree, dict):
+    _check_mixture(run)
+
+
+def _check_mixture(run: Run) -> None:
+    """Proportions name parts of the source, and a batch has a row for each."""
+    mixture, source = run.training.mixture, run.data.source
+    if not mixture:
+        return
+    parts = getattr(source, "parts", {})
+    if not parts:
+        raise ConfigError(
+            f"training.mixture names {', '.join(mixture)}, data.source is '{name_of(source)}', which has no "
+            "parts; pass --set data.source.kind=mixture with parts, or leave training.mixture out"
+        )
+    if unknown := sorted(set(mixture) - set(parts)):
+        raise ConfigError(
+            f"training.mixture names {', '.join(unknown)}; the parts are {', '.join(parts)}, use those"
+        )
+    counts_per_batch(mixture, run.training.batch_size)
             raise ConfigError(f"--set {key}: '{part}' was already set to a plain value")
     tree[parts[-1]] = value
 

@@ -6,14 +6,18 @@ import os
 import subprocess
 import sys
 import sysconfig
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from components import quiet
+from components.data.document import Document
 from components.jobs import FOLDER_VARIABLE, Job
+from components.reliability.faulty_object_store import FaultyStore
 
 quiet.apply()
 os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "components,maturity")
@@ -29,29 +33,63 @@ def prefect_server() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def small_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real data set of thirty-odd modules of the standard library, 320 tokens in its vocabulary."""
+def make_shards(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Document]], Path]:
+    """Publish documents as a data set with 320 tokens in its vocabulary."""
     from components.data import dataset, shards, tokenizer
     from components.data.curation.checked import Checked
+    from components.data.sources import python_stdlib
+
+    def make(kept: list[Document]) -> Path:
+        texts = [document.text for document in kept]
+        checked = Checked(kept, [], {"success": True}, digest="0" * 64, characters=sum(map(len, texts)))
+        trained = tokenizer.train(texts, tokenizer.Config(vocab_size=320))
+        url = tmp_path_factory.mktemp("data") / "shards"
+        config = shards.Config(documents_per_shard=8, held_out_share=0.2)
+        scratch, source = tmp_path_factory.mktemp("scratch"), python_stdlib.Config()
+        dataset.make_dataset(checked, trained, str(url), source=source, config=config, scratch=scratch)
+        return url
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def small_documents() -> list[Document]:
+    """Thirty-odd modules of the standard library."""
     from components.data.document import document_of
 
     folder = Path(sysconfig.get_path("stdlib"))
     found = [path for name in ("json", "email", "http") for path in sorted((folder / name).glob("*.py"))]
     kept = [document_of(path.read_bytes(), path.name) for path in found]
-    kept = [document for document in kept if len(document.text) > 64]
-    texts = [document.text for document in kept]
-    checked = Checked(kept, [], {"success": True}, digest="0" * 64, characters=sum(map(len, texts)))
-    trained = tokenizer.train(texts, tokenizer.Config(vocab_size=320))
-    url = tmp_path_factory.mktemp("data") / "shards"
-    config = shards.Config(documents_per_shard=8, held_out_share=0.2)
-    scratch = tmp_path_factory.mktemp("scratch")
-    dataset.make_dataset(checked, trained, str(url), kind="python_stdlib", config=config, scratch=scratch)
-    return url
+    return [document for document in kept if len(document.text) > 64]
+
+
+@pytest.fixture(scope="session")
+def small_shards(small_documents: list[Document], make_shards: Callable[[list[Document]], Path]) -> Path:
+    """A real data set of those modules."""
+    return make_shards(small_documents)
+
+
+@pytest.fixture(scope="session")
+def short_shards(small_documents: list[Document], make_shards: Callable[[list[Document]], Path]) -> Path:
+    """A mixture of short documents: the functions and classes of those modules, email's apart from others."""
+    from components.data.document import document_of
+
+    pieces = dict.fromkeys(
+        piece.strip()
+        for document in small_documents
+        for piece in document.text.split("\n\n")
+        if 64 < len(piece) < 400
+    )
+    kept = [
+        replace(document_of(text.encode(), f"{number}.py"), source="mail" if "mail" in text else "code")
+        for number, text in enumerate(list(pieces)[:400])
+    ]
+    return make_shards(kept)
 
 
 @pytest.fixture(scope="session")
 def small_job(small_shards: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Pre-train a very small model into a folder, under a real torchrun."""
+    """Pre-train a very small model into a folder, under a real torchrun; `more` are settings of training."""
 
     def train(
         folder: Path,
@@ -61,11 +99,13 @@ def small_job(small_shards: Path) -> Callable[..., subprocess.CompletedProcess[s
         resume_from: Path | None = None,
         environment: dict[str, str] | None = None,
         stage: int = 2,
+        shards: Path | str | None = None,
+        **more: Any,
     ) -> subprocess.CompletedProcess[str]:
         model = {"hidden_size": 32, "num_layers": 2, "intermediate_size": 64, "context_length": 64}
-        training = {"steps": steps, "batch_size": 4, "checkpoint_every": 2, "evaluate_every": 2}
+        training = {"steps": steps, "batch_size": 4, "checkpoint_every": 2, "evaluate_every": 2, **more}
         settings = {
-            "shards": str(small_shards),
+            "shards": str(shards or small_shards),
             "checkpoints": str(folder / "checkpoints"),
             "scratch": str(folder / "scratch"),
             "model": model,
@@ -100,3 +140,44 @@ def small_checkpoints(small_job: Callable[..., Any], tmp_path_factory: pytest.Te
     done = small_job(folder)
     assert done.returncode == 0, done.stderr
     return folder / "checkpoints"
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """Address of a real S3 server: moto's, since it has the whole API and honours conditional puts.
+
+    It runs as a process of its own and holds objects in memory, so durability and consistency between nodes
+    are not proven by it.
+    """
+    from components.reliability import object_server
+
+    with object_server.serve() as address:
+        yield address
+
+
+@pytest.fixture
+def s3_root(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A fresh bucket, and the environment that a user of any S3 server has."""
+    from components.reliability import object_server
+    from components.remote import filesystems
+
+    for name, value in object_server.environment(s3_server).items():
+        monkeypatch.setenv(name, value)
+    bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+    object_server.make_bucket(s3_server, bucket)
+    filesystems.forget()
+    yield f"s3://{bucket}"
+    filesystems.forget()
+
+
+@pytest.fixture
+def faulty_s3(s3_root: str, s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
+    """A proxy in front of that server through which `s3_root` is now reached; `.faults` is what it does."""
+    from components.reliability import faulty_object_store
+    from components.remote import filesystems
+
+    with faulty_object_store.serve(s3_server) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+        filesystems.forget()
+        yield store
+        filesystems.forget()

@@ -61,6 +61,31 @@ def test_a_bad_setting_is_answered_with_what_is_allowed(setting: str, expected: 
     assert expected in str(error.value)
 
 
+MIXTURE = ["data.source={kind: mixture, parts: {code: {kind: python_stdlib}, more: {kind: python_stdlib}}}"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["training.mixture={code: 1}"], "data.source is 'python_stdlib', which has no parts"),
+        ([*MIXTURE, "training.mixture={code: 1, prose: 2}"], "names prose; the parts are code, more"),
+        ([*MIXTURE, "training.mixture={code: 1, more: 99}"], "raise training.batch_size to 100"),
+        ([*MIXTURE, "training.mixture={code: 0}"], "greater than 0"),
+    ],
+)
+def test_a_mixture_that_its_source_or_batch_cannot_serve_is_refused(
+    settings: list[str], expected: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        configure("laptop", settings)
+    assert expected in str(error.value)
+
+
+def test_a_mixture_of_the_parts_of_its_source_fits() -> None:
+    run, _ = configure("laptop", [*MIXTURE, "training.mixture={code: 1, more: 2}"])
+    assert run.training.mixture == {"code": 1, "more": 2}
+
+
 def test_a_wrong_profile_name_is_answered_with_the_right_one() -> None:
     with pytest.raises(ConfigError, match="did you mean 'laptop'"):
         configure("latop")

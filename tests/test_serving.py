@@ -102,7 +102,6 @@ def _as_checkpoint(folder: Path, verdict: str) -> Artifact:
     draft = manifest.Manifest(
         stage="rl",
         step=10,
-        data_position=10,
         world_size=1,
         held_out=held_out,
         shards="shards",

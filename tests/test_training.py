@@ -12,17 +12,22 @@ from typing import Any
 
 import pytest
 
+from components import storage
 from components.checkpoints import manifest, state
 from components.checkpoints.check import default_gates
 from components.checkpoints.restore import open_checkpoint
 from components.config import Profile, Run, run_folder
 from components.data import manifest as datasets
-from components.errors import ConfigError
+from components.data.packing import Config as Packing
+from components.data.reader import Reader
+from components.data.stream import PADDING, TokenStream
+from components.errors import ConfigError, ShardIntegrityError
 from components.jobs import Rank
 from components.observability import events
 from components.parallelism import zero
 from components.records import Artifact, Record
 from components.reliability.faults import Drill
+from components.remote import options
 from components.training import curve
 from components.training.config import Model
 from components.training.job import job_for
@@ -84,6 +89,241 @@ def test_an_optimizer_that_is_not_the_one_in_memory_is_named_by_its_tensor(
     assert "rank 0's optimizer tensor 'exp_avg.0'" in refused.stderr
 
 
+WHOLE = {"kind": "whole_documents", "mask_documents": True}
+
+
+@pytest.mark.slow
+def test_one_rank_and_two_have_the_same_losses_when_their_targets_are_not_equally_many(
+    small_job: Callable[..., Any], short_shards: Path, tmp_path: Path
+) -> None:
+    """With two ranks a worker process of each reads, with one rank the rank itself."""
+    mixture = {"code": 3.0, "mail": 1.0}
+    for name, processes in (("one", 1), ("two", 2)):
+        done = small_job(
+            tmp_path / name,
+            processes=processes,
+            shards=short_shards,
+            precision="fp32",
+            mixture=mixture,
+            packing=WHOLE,
+            loader_workers=processes - 1,
+        )
+        assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-4)
+    one, two = (result_of(tmp_path / name) for name in ("one", "two"))
+    assert one["tokens_seen"] == two["tokens_seen"] < 4 * 4 * 64
+    assert 0 < one["padded_share"] == two["padded_share"] < 0.5
+    assert one["rows_per_batch"] == two["rows_per_batch"] == {"code": 3, "mail": 1}
+    with Reader(str(short_shards)) as reader:
+        stream = TokenStream(
+            reader,
+            "train",
+            sequence_length=64,
+            batch_size=4,
+            seed=0,
+            packing=Packing.model_validate(WHOLE),
+            mixture=mixture,
+        )
+        targets = [[stream.batch(step, rank, 2).num_targets for rank in (0, 1)] for step in range(4)]
+    assert any(first != second for first, second in targets), "so the weights have something to do"
+    assert two["held_out_loss"] == pytest.approx(one["held_out_loss"], abs=1e-4)
+
+
+def test_a_mean_of_means_would_be_another_loss() -> None:
+    """What the weights are for: two ranks with 1 and 3 targets that count."""
+    import torch
+
+    from components.training.batch_loss import weighted
+
+    few, many = torch.tensor([4.0, 0.0, 0.0]), torch.tensor([1.0, 1.0, 1.0])
+    mean = sum(weighted(each, world_size=2, targets=4) for each in (few, many)) / 2
+    assert mean == pytest.approx(7 / 4)
+    assert (few.sum() / 1 + many.sum() / 3) / 2 == pytest.approx(2.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("allowed", [1, 0])
+def test_a_damaged_sample_is_left_out_within_the_budget_and_ends_the_job_beyond_it(
+    small_job: Callable[..., Any], short_shards: Path, tmp_path: Path, allowed: int
+) -> None:
+    shards = Path(shutil.copytree(short_shards, tmp_path / "shards"))
+    with Reader(str(shards)) as reader:
+        first = TokenStream(reader, "train", sequence_length=64, batch_size=4, seed=0).origin(0, 3)
+        place = int(reader.index(first.shard)[first.pieces[0].row]["npy"]["start"]) + 150
+        key = reader.key(first.shard, first.pieces[0].row)
+    with (shards / first.shard.name).open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 4]))
+    policy = {"on_fault": "skip", "max_documents": allowed, "max_share": 0.5}
+    done = small_job(
+        tmp_path / "job", processes=2, shards=shards, steps=2, damaged_samples=policy, loader_workers=1
+    )
+    dropped = events.read(tmp_path / "job" / "job" / "events", "drop")
+    assert [event["found"]["key"] for event in dropped] == [key]
+    if allowed:
+        assert done.returncode == 0, done.stderr
+        assert result_of(tmp_path / "job")["dropped_samples"] == 1
+        assert result_of(tmp_path / "job")["tokens_seen"] < 2 * 4 * 64
+    else:
+        assert done.returncode != 0
+        assert "could not be read; allowed are max_documents=0" in done.stderr
+
+
+@pytest.mark.slow
+def test_shards_in_a_store_are_trained_on_as_those_on_a_disk_are(
+    small_job: Callable[..., Any], small_checkpoints: Path, small_shards: Path, s3_root: str, tmp_path: Path
+) -> None:
+    url = storage.publish_folder(small_shards, f"{s3_root}/shards", last="manifest.json")
+    config = storage.Config(cache=str(tmp_path / "cache"))
+    environment = {options.VARIABLE: config.model_dump_json()}
+    done = small_job(tmp_path, shards=url, environment=environment, loader_workers=1)
+    assert done.returncode == 0, done.stderr
+    assert losses(tmp_path) == losses(small_checkpoints.parent)
+    whole = {shard.sha256 for shard in datasets.read(url).shards}
+    copied = {path.name for path in (tmp_path / "cache").glob("??/*")}
+    assert copied
+    assert copied <= whole
+
+
+@pytest.mark.slow
+def test_a_checkpoint_says_in_which_order_its_data_was_and_no_other_goes_on_from_it(
+    small_job: Callable[..., Any], small_checkpoints: Path, small_shards: Path, tmp_path: Path
+) -> None:
+    checkpoint = Path(shutil.copytree(small_checkpoints, tmp_path / "one")) / "step-000002"
+    state.validate(str(checkpoint), [])
+    refused = small_job(tmp_path / "job", resume_from=checkpoint, packing=WHOLE)
+    assert refused.returncode != 0
+    assert "was trained on another order of samples: packing was" in refused.stderr
+
+
+def test_any_world_size_goes_on_with_the_rows_that_a_checkpoint_has_not_seen(
+    small_checkpoints: Path, small_shards: Path
+) -> None:
+    """The position of a real checkpoint, halfway; rows are told apart by where they come from."""
+    position = manifest.read(small_checkpoints / "step-000002").data_position
+    assert position is not None
+    assert len(position.model_dump_json()) < 1024
+    assert position.manifest_sha256 == datasets.digest(str(small_shards))
+    with Reader(str(small_shards)) as reader:
+        stream = TokenStream(reader, "train", sequence_length=64, batch_size=4, seed=0)
+        position.refuse_another(stream.position(0))
+        whole = [row for step in range(9) for row in stream.batch(step).inputs.tolist()]
+        for ranks in (1, 2, 4):
+            seen = whole[: position.samples_consumed]
+            for step in range(position.step, 9):
+                seen += [row for r in range(ranks) for row in stream.batch(step, r, ranks).inputs.tolist()]
+            assert seen == whole
+
+
+@pytest.mark.parametrize("length", [64, 1100])
+@pytest.mark.parametrize("mask_documents", [True, False])
+def test_nothing_of_another_document_reaches_a_token_behind_its_mask(
+    short_shards: Path, mask_documents: bool, length: int
+) -> None:
+    """Without the mask the same change does reach it, so this test can fail."""
+    logits, gradients = {}, {}
+    for changed in (False, True):
+        logits[changed], gradients[changed] = of_the_last_document(
+            short_shards, length, mask_documents, changed
+        )
+    (own, others), (own_after, _) = gradients[False], gradients[True]
+    assert bool((logits[False] == logits[True]).all()) is mask_documents
+    assert bool((own == own_after).all()) is mask_documents
+    assert bool((others == 0).all()) is mask_documents
+    assert float(own.abs().sum()) > 0
+
+
+def of_the_last_document(shards: Path, length: int, mask_documents: bool, change_others: bool) -> Any:
+    """Logits at the last document of a row; gradients of its loss at its own and at all other inputs."""
+    import torch
+
+    from components.training.batch_loss import document_view
+    from components.training.model import build
+
+    packing = Packing(kind="whole_documents", mask_documents=mask_documents)
+    with Reader(str(shards)) as reader:
+        stream = TokenStream(reader, "train", sequence_length=length, batch_size=64, seed=0, packing=packing)
+        batch, row = next(
+            (batch, row)
+            for batch in map(stream.batch, range(99))
+            for row, documents in enumerate(batch.documents)
+            if (documents == 0).sum() > 1 and (documents == documents.max()).sum() > 1 and documents.max() > 0
+        )
+    ours = torch.from_numpy(batch.documents[row] == batch.documents[row].max())
+    others = torch.from_numpy(batch.documents[row] != PADDING) & ~ours
+    torch.manual_seed(1)
+    model = build(
+        Model(hidden_size=32, num_layers=2, intermediate_size=64, context_length=length), 320, torch.float32
+    )
+    inputs = torch.from_numpy(batch.inputs[row : row + 1])
+    if change_others:
+        inputs = torch.where(others, (inputs + 7) % 320, inputs)
+    embedded = model.get_input_embeddings()(inputs).detach().requires_grad_()
+    view = document_view(batch, torch.device("cpu")) if mask_documents else {}
+    seen = {name: value[row : row + 1] for name, value in view.items()}
+    logits = model(inputs_embeds=embedded, use_cache=False, **seen).logits[0]
+    logits[ours].logsumexp(dim=-1).sum().backward()
+    assert embedded.grad is not None
+    assert bool(torch.isfinite(embedded.grad).all())
+    return logits[ours].detach(), (embedded.grad[0][ours], embedded.grad[0][others])
+
+
+@pytest.mark.parametrize("mask_documents", [True, False])
+def test_padding_has_no_loss_and_no_gradient_is_nan(short_shards: Path, mask_documents: bool) -> None:
+    import torch
+
+    from components.training.batch_loss import batch_losses
+    from components.training.model import build
+
+    packing = Packing(kind="whole_documents", mask_documents=mask_documents)
+    with Reader(str(short_shards)) as reader:
+        stream = TokenStream(reader, "train", sequence_length=64, batch_size=64, seed=0, packing=packing)
+        batch = next(b for b in map(stream.batch, range(99)) if (b.documents == PADDING).any())
+    model = build(
+        Model(hidden_size=32, num_layers=1, intermediate_size=64, context_length=64), 320, torch.float32
+    )
+    losses = batch_losses(model, batch, torch.device("cpu"), packing)
+    padding = torch.from_numpy(batch.documents == PADDING)
+    assert int(padding.sum()) > 0
+    assert int(losses[padding].count_nonzero()) == 0
+    assert int(losses.count_nonzero()) == batch.num_targets
+    losses.sum().backward()
+    assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+
+
+def test_a_concatenated_batch_has_the_loss_of_plain_windows(small_shards: Path) -> None:
+    import numpy as np
+    import torch
+
+    from components.training.batch_loss import batch_losses
+    from components.training.evaluate import token_losses
+    from components.training.model import build
+
+    with Reader(str(small_shards)) as reader:
+        batch = TokenStream(reader, "train", sequence_length=64, batch_size=4, seed=0).batch(0)
+    model = build(
+        Model(hidden_size=32, num_layers=1, intermediate_size=64, context_length=64), 320, torch.float32
+    )
+    windows = torch.from_numpy(np.concatenate([batch.inputs, batch.targets[:, -1:]], axis=1))
+    ours = batch_losses(model, batch, torch.device("cpu"), Packing())
+    assert torch.equal(ours, token_losses(model, windows))
+
+
+def test_only_the_tokenizer_of_a_data_set_is_copied_and_only_as_it_was_written(
+    small_shards: Path, tmp_path: Path
+) -> None:
+    from components.data import tokenizer
+
+    folder = tokenizer.fetch(str(small_shards), datasets.read(str(small_shards)), tmp_path / "tokenizer")
+    assert {path.name for path in folder.iterdir()} == {"tokenizer.json", "tokenizer_config.json"}
+    copy = Path(shutil.copytree(small_shards, tmp_path / "copy"))
+    (copy / "tokenizer.json").write_bytes((copy / "tokenizer.json").read_bytes()[:-2] + b" }")
+    with pytest.raises(ShardIntegrityError, match=r"tokenizer\.json of .* has SHA-256"):
+        tokenizer.fetch(str(copy), datasets.read(str(copy)), tmp_path / "refused")
+
+
 def test_a_job_leaves_events_of_every_step_and_a_whole_result(small_checkpoints: Path) -> None:
     folder = small_checkpoints.parent
     steps = events.read(folder / "job" / "events", "step")
@@ -93,6 +333,10 @@ def test_a_job_leaves_events_of_every_step_and_a_whole_result(small_checkpoints:
     assert result["checkpoint"] == str(small_checkpoints / "step-000004")
     assert result["held_out_loss"] == manifest.read(small_checkpoints / "step-000004").held_out_loss
     assert result["unigram_cross_entropy"] > 0
+    assert (result["tokens_seen"], result["padded_share"], result["dropped_samples"]) == (4 * 4 * 64, 0.0, 0)
+    assert result["rows_per_batch"] == {"all": 4}
+    assert 0 < result["epochs"]["all"] < 1
+    assert 0 < result["data_share"] < 1
     assert set(result["seconds_by_phase"]) >= {
         "start",
         "data",
@@ -188,11 +432,16 @@ def test_the_course_is_shown_with_its_picture() -> None:
     points = [(1, 7.0), (2, 5.0), (3, 4.0)]
     measured = {"loss_curve": points, "held_out_curve": [(3, 4.5)], "unigram_cross_entropy": 6.2}
     measured |= {"loss_first": 7.0, "tokens_per_second": 20_000.0, "world_size": 2}
+    measured |= {"tokens_seen": 6144, "padded_share": 0.025, "data_share": 0.01, "dropped_samples": 2}
+    measured |= {"epochs": {"code": 0.5, "mail": 2.0}, "rows_per_batch": {"code": 6, "mail": 2}}
     page = curve.as_markdown(measured)
     picture = base64.b64decode(page.partition("base64,")[2].partition(")")[0]).decode()
     assert picture.lstrip().startswith("<")
     assert "unigram 6.20" in picture
     assert "from 7.000 to 4.000" in page
+    assert "6,144 tokens (code 6 rows a batch and 0.50 epochs, mail 2 rows a batch and 2.00 epochs)" in page
+    assert "2.5% of its slots were padding" in page
+    assert "2 damaged samples were left out" in page
 
 
 def test_the_first_attempt_starts_fresh_and_a_later_one_from_what_may_be_trusted(
@@ -263,6 +512,11 @@ def record_of_shards(run_id: str, shards: Path) -> Record:
         started_at=now,
         ended_at=now,
     )
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((folder / "job" / "result.json").read_text())
+    return result
 
 
 def losses(folder: Path) -> list[float]:

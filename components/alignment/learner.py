@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from components import storage
 from components.alignment.config import Alignment
 from components.checkpoints.manifest import Manifest
 from components.checkpoints.restore import Checkpoint, open_checkpoint
@@ -69,7 +68,6 @@ class Learner:
         settings, training = self.settings, self.settings.training
         self.device = engines.join(settings.device, training.timeout_seconds)
         engines.seed_everything(settings.seed)
-        self.shards = storage.fetch(settings.shards)
         self.origin = open_checkpoint(settings.start_from)
         self.engine = engines.start(
             weights_of(self.origin, training.precision),
@@ -114,7 +112,7 @@ class Learner:
                 draft,
                 folder=settings.checkpoints,
                 scratch=Path(settings.scratch),
-                tokenizer=self.shards,
+                tokenizer=self.origin.path,
             )
         spent = time.perf_counter() - started
         self.rank.events.write(
@@ -123,12 +121,11 @@ class Learner:
 
     def _draft(self, facts: Mapping[str, Any]) -> Manifest:
         settings, training = self.settings, self.settings.training
-        fixed = fixed_batch(str(self.shards), training.held_out_sequences, settings.model.context_length)
+        fixed = fixed_batch(settings.shards, training.held_out_sequences, settings.model.context_length)
         self.held_out_loss = held_out_loss(self.engine.module, fixed, self.device)
         return Manifest(
             stage=self.stage,
             step=self.step,
-            data_position=self.step,
             world_size=self.rank.world_size,
             held_out=measured(
                 self.held_out_loss,

@@ -17,12 +17,13 @@ Trade-off: each save reads its bytes twice more, and each load once.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from components import contents, storage
 from components.contents import Entry
+from components.data.position import Position
 from components.errors import CheckpointCorrupt
 
 NAME = "manifest.json"
@@ -48,12 +49,12 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
-    schema_version: int = 1
+    schema_version: Literal[2] = 2
     stage: str
     step: int
     """Optimizer steps taken."""
-    data_position: int
-    """Steps of the token stream consumed; the next batch is this one plus one."""
+    data_position: Position | None = None
+    """Which order of samples was read, and how far; None for a stage that reads no token stream."""
     world_size: int
     """Ranks that wrote it; only as many can resume from it."""
     held_out: HeldOut
@@ -84,7 +85,9 @@ def read(folder: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise CheckpointCorrupt(f"{path} is not a manifest: {error.errors()[0]['msg']}") from None
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise CheckpointCorrupt(f"{path} is not a manifest: {where}: {first['msg']}") from None
 
 
 def digest(folder: Path) -> str:

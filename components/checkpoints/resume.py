@@ -15,16 +15,20 @@ from components.checkpoints import digests
 from components.checkpoints.manifest import Manifest
 from components.checkpoints.restore import Checkpoint, open_checkpoint
 from components.checkpoints.save import TAG, weights_of
+from components.data.position import Position
 from components.errors import CheckpointCorrupt, CheckpointError
 
 
-def resume(engine: Any, url: str) -> Checkpoint:
+def resume(engine: Any, url: str, *, reads: Position | None = None) -> Checkpoint:
     """Load weights, optimizer and generators of a validated checkpoint; refuse what is not what was saved.
 
-    Rank 0 compares every file with the manifest before any rank unpickles one.
+    Rank 0 compares every file with the manifest before any rank unpickles one. `reads` is the order of
+    samples that this job would read: the checkpoint's must be the same.
     """
     checkpoint = _vouched_for(url)
     _same_ranks(checkpoint.url, checkpoint.manifest)
+    if reads is not None:
+        _same_order(checkpoint.url, checkpoint.manifest.data_position, reads)
     engine.load_checkpoint(str(checkpoint.path), tag=TAG, load_lr_scheduler_states=False)
     _same_tensors(engine, checkpoint)
     _set_random(checkpoint.path / "random" / f"rank-{dist.get_rank():05d}.json")
@@ -53,6 +57,15 @@ def _same_ranks(url: str, manifest: Manifest) -> None:
             "each rank holds its own slice of the optimizer; "
             f"pass --set profile.processes={manifest.world_size}, or start a new run"
         )
+
+
+def _same_order(url: str, was: Position | None, reads: Position) -> None:
+    if was is None:
+        raise CheckpointError(
+            f"{url} does not say where it was in a token stream: it is not of pre-training; "
+            "pass a checkpoint of this stage, or start a new run"
+        )
+    was.refuse_another(reads)
 
 
 def _same_tensors(engine: Any, checkpoint: Checkpoint) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,11 @@ class Batch:
         places = np.arange(length) * np.ones_like(self.documents)
         begins: Ints = np.maximum.accumulate(np.where(starts, places, 0), axis=1)
         return places - begins
+
+    @property
+    def num_tokens(self) -> int:
+        """Inputs that are no padding."""
+        return int(np.count_nonzero(self.documents != PADDING))
 
     @property
     def num_targets(self) -> int:
@@ -105,6 +110,15 @@ class TokenStream:
         return sum(len(part.order) for part in self._parts.values())
 
     @property
+    def rows_per_batch(self) -> dict[str, int]:
+        """Rows of each source in every global batch; without a mixture all are of source ""."""
+        return {name: part.rows for name, part in self._parts.items()}
+
+    def epochs(self, step: int) -> dict[str, float]:
+        """How often each source was gone through before a step."""
+        return {name: step * part.rows / len(part.order) for name, part in self._parts.items()}
+
+    @property
     def waste(self) -> packings.Waste:
         """What packing costs, over all shards."""
         plans = (part.plan(i) for part in self._parts.values() for i in range(len(part.shards)))
@@ -144,6 +158,10 @@ class TokenStream:
         )
 
     def _fill(self, slots: Ints, documents: Ints, origin: Origin) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process has its own way to tell of what it drops."""
+        return {**self.__dict__, "drop": None}
+
         place = 0
         for number, piece in enumerate(origin.pieces):
             end = place + len(piece)

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from components import plugins
-from components.errors import DataError
+from components import plugins, storage
+from components.errors import DataError, ShardIntegrityError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
+    from components.data.manifest import Manifest
+
+FILES = ("tokenizer.json", "tokenizer_config.json")
 END_OF_TEXT = "<|endoftext|>"
 END_OF_TEXT_ID = 0
 """Also begin-of-text and padding."""
@@ -61,6 +64,21 @@ def save(tokenizer: Tokenizer, folder: Path) -> None:
 def load(folder: Path) -> Tokenizer:
     """The tokenizer of a data set, checkpoint or release."""
     from tokenizers import Tokenizer
+def fetch(url: str, manifest: Manifest, folder: Path) -> Path:
+    """Copy a data set's tokenizer, and nothing else of it, into a folder, as its manifest says."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        content = storage.read_bytes(storage.join(url, name))
+        if (found := storage.sha256_of_bytes(content)) != manifest.files[name].sha256:
+            raise ShardIntegrityError(
+                f"{name} of {url} has SHA-256 {found}, its manifest says {manifest.files[name].sha256}; "
+                "a model that is saved with it would speak another language: restore the file or build the "
+                "data set again"
+            )
+        (folder / name).write_bytes(content)
+    return folder
+
+
 
     path = folder / "tokenizer.json"
     if not path.is_file():

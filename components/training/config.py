@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
+from components.data.packing import Config as Packing
+from components.data.quarantine import Policy
 from components.plugins import Config
 
 
@@ -58,6 +62,18 @@ class Training(Config):
 
     batch_size: int = Field(default=8, ge=1)
     """Sequences in one step over all ranks."""
+
+    packing: Packing = Packing()
+    """How documents become sequences of `model.context_length` tokens."""
+
+    mixture: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
+    """Proportions of the parts of a mixture source in every batch, by name; none: all as they come."""
+
+    loader_workers: int = Field(default=0, ge=0, le=64)
+    """Processes beside each rank that read batches ahead; 0 reads in the rank itself, when it needs one."""
+
+    damaged_samples: Policy = Policy()
+    """What to do about samples that are not what was written."""
 
     learning_rate: float = Field(default=6e-3, gt=0)
     """Peak of the schedule: linear warm-up, then cosine down to a tenth."""

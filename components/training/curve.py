@@ -45,7 +45,20 @@ def as_markdown(measured: dict[str, Any]) -> str:
         f"Training loss from {measured['loss_first']:.3f} to "
         f"{curve[-1][1]:.3f} nats a token.\n\n| step | held-out loss |\n|---:|---:|\n{rows}\n\n"
         f"A unigram model has {measured['unigram_cross_entropy']:.3f}. "
-        f"{measured['tokens_per_second']:,.0f} tokens a second on {measured['world_size']} ranks."
+        f"{measured['tokens_per_second']:,.0f} tokens a second on {measured['world_size']} ranks.\n\n"
+        f"{_of_data(measured)}"
+    )
+
+
+def _of_data(measured: dict[str, Any]) -> str:
+    """What the job was fed, in a sentence or two."""
+    epochs, rows = measured["epochs"], measured["rows_per_batch"]
+    sources = ", ".join(f"{name} {rows[name]} rows a batch and {epochs[name]:.2f} epochs" for name in rows)
+    dropped = measured["dropped_samples"]
+    return (
+        f"It saw {measured['tokens_seen']:,} tokens ({sources}), {measured['padded_share']:.1%} of its slots "
+        f"were padding, and it spent {measured['data_share']:.1%} of its steps waiting for data. "
+        + (f"{dropped} damaged samples were left out." if dropped else "No sample was left out.")
     )
 
 

@@ -100,11 +100,18 @@ def step(engine: Any, *, rate: float) -> float:
 
 def mean_over_ranks(value: float) -> float:
     """The mean of one number over all ranks."""
-    held = torch.tensor([value], dtype=torch.float64)
+    (total,) = sums_over_ranks(value)
+    return total / int(dist.get_world_size())
+
+
+def sums_over_ranks(*values: float) -> list[float]:
+    """Each number summed over all ranks, in one collective."""
+    held = torch.tensor(values, dtype=torch.float64)
     if dist.get_backend() == "nccl":
         held = held.cuda()
     dist.all_reduce(held)
-    return float(held.item() / dist.get_world_size())
+    sums: list[float] = held.tolist()
+    return sums
 
 
 def parallelism_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Config]:

@@ -60,7 +60,7 @@ def _pieces(tokens: NDArray[np.int64], rank: int, ranks: int) -> Iterator[tuple[
         yield pieces[turn % len(pieces)], int(turn < len(pieces))
 
 
-def of_checkpoint(checkpoint: Path, shards: Path) -> float:
+def of_checkpoint(checkpoint: Path, shards: str) -> float:
     """The held-out loss of saved weights, in the number format and on the batch that their manifest names."""
     import transformers
 
@@ -70,7 +70,7 @@ def of_checkpoint(checkpoint: Path, shards: Path) -> float:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         checkpoint, dtype=PRECISIONS[held_out.precision]
     )
-    tokens = fixed_batch(str(shards), held_out.sequences, held_out.sequence_length)
+    tokens = fixed_batch(shards, held_out.sequences, held_out.sequence_length)
     return held_out_loss(model, tokens, torch.device("cpu"))
 
 
@@ -89,8 +89,8 @@ def measured(loss: float, *, sequences: int, sequence_length: int, precision: st
 def main() -> None:
     """Print the loss of a checkpoint on its fixed batch."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    checkpoint, shards = map(Path, sys.argv[1:3])
-    sys.stdout.write(json.dumps({"held_out_loss": of_checkpoint(checkpoint, shards)}) + "\n")
+    checkpoint, shards = sys.argv[1:3]
+    sys.stdout.write(json.dumps({"held_out_loss": of_checkpoint(Path(checkpoint), shards)}) + "\n")
 
 
 if __name__ == "__main__":

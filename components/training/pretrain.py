@@ -12,22 +12,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from components import storage
 from components.checkpoints.manifest import HeldOut, Manifest
 from components.checkpoints.resume import resume
 from components.checkpoints.save import save
-from components.data import manifest as datasets
-from components.data.reader import Reader
-from components.data.stream import TokenStream, fixed_batch
+from components.data import tokenizer
+from components.data.stream import fixed_batch
 from components.jobs import Rank, this_rank
 from components.plugins import Config
 from components.training import engine as engines
 from components.training import model as models
+from components.training.batch_loss import batch_losses, weighted
 from components.training.config import Model, Training
-from components.training.evaluate import held_out_loss, measured, token_losses
+from components.training.evaluate import held_out_loss, measured
+from components.training.feed import Feed
 from components.training.phases import Phases
 from components.training.schedule import learning_rate
 
@@ -57,6 +54,7 @@ class Trainer:
     def __init__(self, rank: Rank, settings: Settings) -> None:
         self.rank, self.settings, self.phases = rank, settings, Phases(rank)
         self.step, self.first_step, self.losses = 0, 0, [0.0]
+        self.tokens_before = 0
         self.checkpoint: str | None = None
         self.held_out: HeldOut | None = None
         with self.phases("start"):
@@ -65,17 +63,13 @@ class Trainer:
     def _start(self) -> None:
         """Data, model, engine; and where an earlier attempt left off."""
         settings, training = self.settings, self.settings.training
-        self.shards = storage.fetch(settings.shards)
-        self.data = datasets.read(str(self.shards))
-        self.reader = Reader(str(self.shards))
-        self.stream = TokenStream(
-            self.reader,
-            "train",
-            sequence_length=settings.model.context_length,
-            batch_size=training.batch_size,
-            seed=settings.seed,
-        )
-        self.fixed = fixed_batch(str(self.shards), training.held_out_sequences, settings.model.context_length)
+        length = settings.model.context_length
+        self.feed = Feed(self.rank, settings.shards, training, sequence_length=length, seed=settings.seed)
+        self.data = self.feed.reader.manifest
+        self.tokenizer = Path(settings.scratch) / "tokenizer"
+        if self.rank.rank == 0:
+            tokenizer.fetch(settings.shards, self.data, self.tokenizer)
+        self.fixed = fixed_batch(settings.shards, training.held_out_sequences, length)
         self.device = engines.join(settings.device, training.timeout_seconds)
         engines.seed_everything(settings.seed)
         model = models.build(settings.model, self.data.vocab_size, models.PRECISIONS[training.precision])
@@ -91,11 +85,18 @@ class Trainer:
             timeout_seconds=training.timeout_seconds,
         )
         if settings.resume_from:
-            found = resume(self.engine, settings.resume_from).manifest
-            self.step = self.first_step = found.step
-            self.checkpoint, self.held_out = settings.resume_from, found.held_out
-            self.losses = [float(found.facts["loss"])]
-            self.rank.events.write("resume", step=self.step, checkpoint=settings.resume_from)
+            self._resume(settings.resume_from)
+
+    def _resume(self, url: str) -> None:
+        """Go on from a checkpoint that was trained on the very order of samples that comes now."""
+        found = resume(self.engine, url, reads=self.feed.position).manifest
+        assert found.data_position is not None, "resume refuses a checkpoint without one"
+        self.feed.start(found.data_position, found.facts["tokens_seen"])
+        self.step = self.first_step = found.step
+        self.tokens_before = self.feed.tokens_seen
+        self.checkpoint, self.held_out = url, found.held_out
+        self.losses = [float(found.facts["loss"])]
+        self.rank.events.write("resume", step=self.step, checkpoint=url)
 
     def run(self) -> dict[str, Any]:
         """Every step that is left; the result that rank 0 leaves."""
@@ -110,17 +111,18 @@ class Trainer:
             if last or self.step % training.checkpoint_every == 0:
                 self._save()
         self.rank.heartbeat.beat(self.step, "done")
+        self.feed.close()
         return self._result(time.perf_counter() - started)
 
     def _update(self) -> None:
         """One optimizer step on one global batch."""
         training, ranks, step = self.settings.training, self.rank.world_size, self.step + 1
         with self.phases("data"):
-            batch = self.stream.batch(step - 1, self.rank.rank, ranks)
-            rows = np.concatenate([batch.inputs, batch.targets[:, -1:]], axis=1)
-            tokens = torch.from_numpy(rows).to(self.device)
+            fed = self.feed.next()
         with self.phases("forward"):
-            loss = token_losses(self.engine, tokens).mean()
+            losses = batch_losses(self.engine, fed.batch, self.device, training.packing)
+            even = not self.feed.uneven
+            loss = losses.mean() if even else weighted(losses, world_size=ranks, targets=fed.targets)
         with self.phases("backward"):
             self.engine.backward(loss)
         with self.phases("optimizer"):
@@ -139,7 +141,7 @@ class Trainer:
             loss=mean,
             gradient_norm=norm,
             learning_rate=rate,
-            tokens=training.batch_size * self.settings.model.context_length,
+            tokens=fed.tokens,
             seconds=self.phases.seconds(),
         )
 
@@ -164,13 +166,18 @@ class Trainer:
         draft = Manifest(
             stage="pretrain",
             step=self.step,
-            data_position=self.step,
+            data_position=self.feed.position,
             world_size=self.rank.world_size,
             held_out=held_out,
             shards=settings.shards,
-            shards_digest=datasets.digest(settings.shards),
+            shards_digest=self.feed.reader.digest,
             config_digest=settings.config_digest,
-            facts={"seed": settings.seed, "parallelism": settings.parallelism, "loss": self.losses[-1]},
+            facts={
+                "seed": settings.seed,
+                "parallelism": settings.parallelism,
+                "loss": self.losses[-1],
+                "tokens_seen": self.feed.tokens_seen,
+            },
         )
         started = time.perf_counter()
         with self.phases("checkpoint"):
@@ -179,7 +186,7 @@ class Trainer:
                 draft,
                 folder=settings.checkpoints,
                 scratch=Path(settings.scratch),
-                tokenizer=self.shards,
+                tokenizer=self.tokenizer,
             )
         spent = time.perf_counter() - started
         self.rank.events.write(
@@ -188,8 +195,7 @@ class Trainer:
 
     def _result(self, seconds: float) -> dict[str, Any]:
         trained = {name: self.phases.total[name] for name in ("data", "forward", "backward", "optimizer")}
-        tokens = (self.step - self.first_step) * self.settings.training.batch_size
-        tokens *= self.settings.model.context_length
+        busy = max(sum(trained.values()), 1e-9)
         return {
             "checkpoint": self.checkpoint,
             "step": self.step,
@@ -197,7 +203,9 @@ class Trainer:
             "loss_last": self.losses[-1],
             "held_out_loss": self.held_out.loss if self.held_out else None,
             "unigram_cross_entropy": self.data.unigram_cross_entropy,
-            "tokens_per_second": tokens / max(sum(trained.values()), 1e-9),
+            "tokens_per_second": (self.feed.tokens_seen - self.tokens_before) / busy,
+            "data_share": trained["data"] / busy,
+            **self.feed.figures(),
             "seconds": seconds,
             "seconds_by_phase": {name: round(spent, 3) for name, spent in self.phases.total.items()},
             "parameters": self.parameters,
