@@ -7,7 +7,6 @@ sidecar, the sidecar an xxh3 of every member: a chain from one digest down to ev
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from components.data import npy
 from components.data.tar import MEMBERS, padding
 from components.errors import ShardIntegrityError
 
@@ -29,6 +29,9 @@ _WHERE = [("key", "S16"), ("offset", "<u8"), ("size", "<u8"), ("tokens", "<u4")]
 SAMPLE = np.dtype([*_WHERE, *((kind, MEMBER) for kind in MEMBERS)])
 """Key, offset of the first header, length with headers and padding, token ids; then the members."""
 
+TOKENS = (np.dtype("<u2"), np.dtype("<u4"))
+"""Types of token ids."""
+
 Index = NDArray[np.void]
 checksum = xxhash.xxh3_64_intdigest
 """What the index holds of a member's content."""
@@ -41,25 +44,20 @@ def name_of(shard: str) -> str:
 
 def to_bytes(rows: Index) -> bytes:
     """The sidecar's content; equal rows are equal bytes."""
-    file = io.BytesIO()
-    np.save(file, rows, allow_pickle=False)
-    return file.getvalue()
+    return npy.to_bytes(rows)
 
 
 def from_bytes(content: bytes, shard: str) -> Index:
     """The rows in a sidecar whose digest agrees; anything but an index is refused all the same."""
     try:
-        rows = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        return npy.from_bytes(content, SAMPLE)
+    except ValueError as error:
         raise ShardIntegrityError(f"{name_of(shard)} is no index: {error}", shard=shard) from None
-    if rows.dtype != SAMPLE or rows.ndim != 1:
-        raise ShardIntegrityError(f"{name_of(shard)} holds {rows.dtype}, not an index", shard=shard)
-    return rows
 
 
 def of_members(members: Iterable[Member], shard: str) -> Index:
     """The index that a tar ought to have, from its members."""
-    rows = []
+    rows: dict[str, tuple[Any, ...]] = {}
     for key, group in groupby(members, key=lambda member: member.key):
         found = list(group)
         if tuple(member.kind for member in found) != MEMBERS:
@@ -70,8 +68,12 @@ def of_members(members: Iterable[Member], shard: str) -> Index:
                 key=key,
                 offset=found[0].header,
             )
-        rows.append(_row(key, found, shard))
-    return np.array(rows, dtype=SAMPLE)
+        if key in rows:
+            raise ShardIntegrityError(
+                f"{shard} holds sample {key} twice", shard=shard, key=key, offset=found[0].header
+            )
+        rows[key] = _row(key, found, shard)
+    return np.array(list(rows.values()), dtype=SAMPLE)
 
 
 def _row(key: str, members: list[Member], shard: str) -> tuple[Any, ...]:
@@ -85,13 +87,8 @@ def _row(key: str, members: list[Member], shard: str) -> tuple[Any, ...]:
 def array_of(content: bytes, shard: str, key: str) -> NDArray[np.unsignedinteger]:
     """Token ids in an `.npy` member: one row of 16 or 32 bit numbers, never an object to unpickle."""
     try:
-        tokens = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise ShardIntegrityError(f"{shard}: {key}.npy is no array: {error}", shard=shard, key=key) from None
-    if tokens.ndim != 1 or tokens.dtype not in (np.uint16, np.uint32):
+        return npy.from_bytes(content, *TOKENS)
+    except ValueError as error:
         raise ShardIntegrityError(
-            f"{shard}: {key}.npy holds {tokens.ndim}-dimensional {tokens.dtype}, not token ids",
-            shard=shard,
-            key=key,
-        )
-    return tokens
+            f"{shard}: {key}.npy holds no token ids: {error}", shard=shard, key=key
+        ) from None

@@ -9,9 +9,10 @@ Trade-off: a data set never changes in place, and beside each tar lies an index 
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from components import storage
 from components.contents import Entry
@@ -19,7 +20,10 @@ from components.errors import DataError, ShardIntegrityError
 
 NAME = "manifest.json"
 SPLITS = ("train", "held_out")
-SCHEMA = 2
+
+Count = Annotated[int, Field(ge=0, lt=1 << 40)]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
+"""Plain: nothing in a manifest reaches outside its folder."""
 
 
 class _Part(BaseModel):
@@ -30,16 +34,15 @@ class Shard(_Part):
     """One tar and its index."""
 
     name: str = Field(pattern=r"^[a-z_]{1,32}-\d{6,12}\.tar$")
-    """A plain file name: nothing in a manifest reaches outside its folder."""
     split: str
     source: str = ""
     """Which part of a mixture its documents are from; a shard holds one."""
     sha256: str
-    bytes: int = Field(ge=0)
-    samples: int = Field(ge=0)
-    tokens: int = Field(ge=0)
+    bytes: Count
+    samples: Count
+    tokens: Count
     index_sha256: str
-    index_bytes: int = Field(ge=0)
+    index_bytes: Count
 
     @property
     def index_name(self) -> str:
@@ -69,9 +72,9 @@ class Split(_Part):
 class Manifest(_Part):
     """A data set: `train-*.tar`, `held_out-*.tar`, their indexes and the tokenizer that made their ids."""
 
-    schema_version: Literal[2] = SCHEMA
+    schema_version: Literal[2] = 2
     shards: list[Shard]
-    files: dict[str, Entry]
+    files: dict[FileName, Entry]
     """What else lies there, by name: the tokenizer, what was set aside, what was expected of the source."""
     source: Source
     vocab_size: int
@@ -82,6 +85,19 @@ class Manifest(_Part):
     """Nats per held-out token of add-one smoothed counts of the train split: what any model must beat."""
     set_aside: dict[str, int]
     """Documents left out, by reason."""
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Manifest:
+        """A shard that is named twice or claimed by no split would be read twice, or never."""
+        names = [name for shard in self.shards for name in (shard.name, shard.index_name)]
+        if len({*names, *self.files, NAME}) != len(names) + len(self.files) + 1:
+            raise ValueError("a file is listed twice")
+        if self.splits != (found := _sizes(self.shards, lambda shard: shard.split)):
+            raise ValueError(f"splits say {self.splits}, the shards add up to {found}")
+        for split, sources in self.sources.items():
+            if sources != _sizes(self.shards_of(split), lambda shard: shard.source):
+                raise ValueError(f"sources of split '{split}' are not what the shards add up to")
+        return self
 
     def shards_of(self, split: str, source: str | None = None) -> list[Shard]:
         """The shards of one split, and of one source when one is named, in order."""
@@ -103,6 +119,16 @@ class Manifest(_Part):
         return tars | indexes | self.files
 
 
+def _sizes(shards: list[Shard], part_of: Callable[[Shard], str]) -> dict[str, Split]:
+    found: dict[str, list[Shard]] = {}
+    for shard in shards:
+        found.setdefault(part_of(shard), []).append(shard)
+    return {
+        part: Split(documents=sum(one.samples for one in of_it), tokens=sum(one.tokens for one in of_it))
+        for part, of_it in found.items()
+    }
+
+
 def read(url: str) -> Manifest:
     """The manifest of a data set; without one there is no data set."""
     return parse(_content(url), url)
@@ -120,10 +146,15 @@ def parse(content: bytes, url: str) -> Manifest:
         ) from None
 
 
-def read_with_digest(url: str) -> tuple[Manifest, str]:
-    """The manifest, and the hex SHA-256 of the very bytes it was parsed from."""
+def read_with_digest(url: str, expected: str | None = None) -> tuple[Manifest, str]:
+    """The manifest, and the hex SHA-256 of the very bytes it was parsed from, which may be expected."""
     content = _content(url)
-    return parse(content, url), storage.sha256_of_bytes(content)
+    found = storage.sha256_of_bytes(content)
+    if expected is not None and found != expected:
+        raise ShardIntegrityError(
+            f"{NAME} of {url} has digest {found[:12]}, expected {expected[:12]}; {REBUILD}"
+        )
+    return parse(content, url), found
 
 
 def digest(url: str) -> str:

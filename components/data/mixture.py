@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from components.errors import ConfigError
@@ -10,10 +11,13 @@ from components.errors import ConfigError
 def counts_per_batch(proportions: Mapping[str, float], batch_size: int) -> dict[str, int]:
     """Rows of each source in every batch: largest remainder, so they add up and never change.
 
-    A source whose share of a batch rounds to nothing is an error: it would never be read.
+    The order in which they are named does not matter. A source whose share of a batch rounds to nothing is
+    an error: it would never be read.
     """
+    if bad := {name: share for name, share in proportions.items() if not 0 < share < math.inf}:
+        raise ConfigError(f"training.mixture has proportions {bad}; each is a number above 0")
     total = sum(proportions.values())
-    exact = {name: batch_size * share / total for name, share in proportions.items()}
+    exact = {name: batch_size * proportions[name] / total for name in sorted(proportions)}
     counts = {name: int(rows) for name, rows in exact.items()}
     left = batch_size - sum(counts.values())
     for name in sorted(exact, key=lambda name: (counts[name] - exact[name], name))[:left]:

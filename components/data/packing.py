@@ -76,14 +76,12 @@ class Plan:
         lengths = self.pieces[:, 2] - self.pieces[:, 1]
         sequences = np.repeat(np.arange(len(self)), np.diff(self.bounds))
         filled = np.bincount(sequences, weights=lengths, minlength=len(self)).astype(np.int64)
-        rows = self.pieces[:, 0]
-        continued = int(np.count_nonzero(self.pieces[1:, 0] == rows[:-1]))
         return Waste(
             sequences=len(self),
             slots=len(self) * self.slots,
             padding=int(len(self) * self.slots - filled.sum()),
             left_out=self.tokens - _covered(self.pieces),
-            cuts=continued,
+            cuts=len(self.pieces) - len(np.unique(self.pieces[:, 0])),
         )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from components.data.order import VERSION
+from components.data.order import BLOCK_ITEMS, VERSION
 from components.data.packing import Config as Packing
 from components.errors import ConfigError
 from components.plugins import Config
@@ -25,6 +25,8 @@ class Position(Config):
     sequence_length: int
     packing: Packing
     mixture: dict[str, float]
+    block_items: int = BLOCK_ITEMS
+    """Sequences that are mixed with each other."""
     order_version: int = VERSION
 
     @property

@@ -42,13 +42,14 @@ class Reader:
         self,
         url: str,
         *,
+        digest: str | None = None,
         verify: bool = True,
         cache_bytes: int = CACHE_BYTES,
         on_fault: Callable[[ShardIntegrityError], None] | None = None,
     ) -> None:
         self._files: OrderedDict[str, int] = OrderedDict()
         self.url, self.verify = url, verify
-        self.manifest, self.digest = manifests.read_with_digest(url)
+        self.manifest, self.digest = manifests.read_with_digest(url, digest)
         self._tokens: Recent[Tokens] = Recent(cache_bytes)
         self._indexes: Recent[Index] = Recent(cache_bytes)
         self.on_fault = on_fault
@@ -76,15 +77,22 @@ class Reader:
         if (known := self._tokens.get((shard.name, row))) is not None:
             return known
         tokens = index.array_of(self.content(shard, row, "npy"), shard.name, self.key(shard, row))
+        self._refuse_unlikely(tokens, shard, row)
         return self._tokens.put((shard.name, row), tokens, tokens.nbytes)
 
     def sample(self, shard: Shard, row: int) -> Sample:
         """One sample whole."""
-        key = self.key(shard, row)
-        facts = json.loads(self.content(shard, row, "json"))
-        text = self.content(shard, row, "txt").decode()
-        document = Document(key, text, facts["path"], facts["sha256"], source=facts["source"])
-        return Sample(document, facts["split"], self.tokens(shard, row))
+        key, facts, text = self.key(shard, row), *(self.content(shard, row, kind) for kind in ("json", "txt"))
+        try:
+            known = json.loads(facts)
+            document = Document(key, text.decode(), known["path"], known["sha256"], source=known["source"])
+            return Sample(document, known["split"], self.tokens(shard, row))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ShardIntegrityError(
+                f"{shard.name} of {self.url}: sample {key} is none that a shard writer made: {error!r}",
+                shard=shard.name,
+                key=key,
+            ) from None
 
     def key(self, shard: Shard, row: int) -> str:
         """The name of a sample."""
@@ -105,7 +113,7 @@ class Reader:
                 offset=min(size, shard.bytes),
             )
         self._files[shard.name] = descriptor
-        if len(self._files) > _most_open_files():
+        if len(self._files) > most_open_files():
             os.close(self._files.popitem(last=False)[1])
         return descriptor
 
@@ -142,9 +150,12 @@ class Reader:
         return {**self.__dict__, **empty, "_indexes": Recent(self._indexes.limit)}
 
     def _load_index(self, shard: Shard) -> Index:
-        content = storage.read_bytes(storage.join(self.url, shard.index_name))
+        try:
+            content = storage.read_bytes(storage.join(self.url, shard.index_name))
+        except FileNotFoundError:
+            content = b""
         if storage.sha256_of_bytes(content) == shard.index_sha256:
-            return index.from_bytes(content, shard.name)
+            return self._fitting(shard, index.from_bytes(content, shard.name))
         fault = ShardIntegrityError(
             f"{shard.index_name} of {self.url} is not what the manifest vouches for; {REBUILD}",
             shard=shard.name,
@@ -164,7 +175,32 @@ class Reader:
                 f"neither {shard.name} of {self.url} nor its index is what was written; {REBUILD}",
                 shard=shard.name,
             )
-        return index.of_members(tar.scan(io.BytesIO(content), shard.name), shard.name)
+        return self._fitting(shard, index.of_members(tar.scan(io.BytesIO(content), shard.name), shard.name))
+
+    def _fitting(self, shard: Shard, rows: Index) -> Index:
+        """A digest says who wrote an index, not that it is true: it may point nowhere but into its tar."""
+        ends = [rows[kind]["start"] + rows[kind]["bytes"] for kind in tar.MEMBERS]
+        inside = all(
+            (end <= shard.bytes).all() and (rows[kind]["start"] <= shard.bytes).all()
+            for end, kind in zip(ends, tar.MEMBERS, strict=True)
+        )
+        if not inside or (len(rows), int(rows["tokens"].sum())) != (shard.samples, shard.tokens):
+            raise ShardIntegrityError(
+                f"{shard.index_name} of {self.url} does not fit its tar and the manifest; {REBUILD}",
+                shard=shard.name,
+            )
+        return rows
+
+    def _refuse_unlikely(self, tokens: Tokens, shard: Shard, row: int) -> None:
+        expected, largest = int(self.index(shard)["tokens"][row]), int(tokens.max(initial=0))
+        if len(tokens) != expected or largest >= self.manifest.vocab_size:
+            key = self.key(shard, row)
+            raise ShardIntegrityError(
+                f"{shard.name} of {self.url}: {key}.npy holds {len(tokens)} ids up to {largest}; its index "
+                f"says {expected}, the vocabulary has {self.manifest.vocab_size}",
+                shard=shard.name,
+                key=key,
+            )
 
     def _open(self, shard: Shard) -> int:
         try:
@@ -177,6 +213,6 @@ class Reader:
 
 
 @lru_cache(maxsize=1)
-def _most_open_files() -> int:
+def most_open_files() -> int:
     """Half of what the system allows this process."""
     return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)

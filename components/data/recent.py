@@ -25,8 +25,8 @@ class Recent(Generic[Value]):
 
     def put(self, key: Hashable, value: Value, size: int) -> Value:
         """Keep a value of so many bytes, alone if need be."""
+        self.size += size - self._kept.pop(key, (None, 0))[1]
         self._kept[key] = (value, size)
-        self.size += size
         while self.size > self.limit and len(self._kept) > 1:
             self.size -= self._kept.popitem(last=False)[1][1]
         return value

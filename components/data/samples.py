@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from components.data.index import MEMBER, checksum
 from components.data.order import BLOCK_ITEMS, Order
-from components.data.reader import Drop, Reader
+from components.data.reader import Drop, Reader, most_open_files
 from components.errors import ConfigError
 
 AT_ONCE = 256
-"""Samples read together: fewer than the files that a reader keeps open."""
+"""Samples read together, at most: each may need a file of its own, and a reader keeps only so many open."""
 
 
 class SampleStream:
@@ -63,7 +63,8 @@ class SampleStream:
             epoch, place = divmod(start, len(self.order))
             number, inside = divmod(place, self.order.block_items)
             table = self._table_of(epoch, number)
-            end = min(len(table), inside + AT_ONCE * step, inside + stop - start)
+            at_once = min(AT_ONCE, most_open_files())
+            end = min(len(table), inside + at_once * step, inside + stop - start)
             places = np.arange(inside, end, step)
             yield from self._contents(table, places)
             start += step * len(places)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -103,7 +102,9 @@ def _record(sample: Sample, offset: int) -> tuple[bytes, tuple[Any, ...]]:
     """A sample's bytes in the tar, and its row of the index."""
     from components.data.index import checksum
 
-    pieces, parts, place = [], [], offset
+    pieces: list[bytes] = []
+    parts: list[tuple[int, int, int]] = []
+    place = offset
     key = sample.document.key.encode()
     for kind, content in _members(sample):
         pieces += (tar.header(key + kind, len(content)), content, tar.padding(len(content)))
@@ -113,10 +114,9 @@ def _record(sample: Sample, offset: int) -> tuple[bytes, tuple[Any, ...]]:
 
 
 def _members(sample: Sample) -> Iterator[tuple[bytes, bytes]]:
-    import numpy as np
+    from components.data import npy
 
-    document, array = sample.document, io.BytesIO()
-    np.save(array, sample.tokens, allow_pickle=False)
+    document = sample.document
     facts = {
         "path": document.path,
         "sha256": document.sha256,
@@ -124,7 +124,7 @@ def _members(sample: Sample) -> Iterator[tuple[bytes, bytes]]:
         "split": sample.split,
     }
     yield b".json", json.dumps(facts, sort_keys=True).encode()
-    yield b".npy", array.getvalue()
+    yield b".npy", npy.to_bytes(sample.tokens)
     yield b".txt", document.text.encode()
 
 

@@ -93,7 +93,7 @@ class TokenStream:
     ) -> None:
         self.reader, self.split, self.drop = reader, split, drop
         self.sequence_length, self.batch_size, self.seed = sequence_length, batch_size, seed
-        self.packing, self.mixture = packing, dict(mixture or {})
+        self.packing, self.mixture, self.block_items = packing, dict(mixture or {}), block_items
         self._refuse_unknown_names()
         counts = mixtures.counts_per_batch(mixture, batch_size) if mixture else {"": batch_size}
         self._rows = mixtures.rows_of(counts)
@@ -155,13 +155,14 @@ class TokenStream:
             sequence_length=self.sequence_length,
             packing=self.packing,
             mixture=self.mixture,
+            block_items=self.block_items,
         )
 
-    def _fill(self, slots: Ints, documents: Ints, origin: Origin) -> None:
     def __getstate__(self) -> dict[str, Any]:
         """Another process has its own way to tell of what it drops."""
         return {**self.__dict__, "drop": None}
 
+    def _fill(self, slots: Ints, documents: Ints, origin: Origin) -> None:
         place = 0
         for number, piece in enumerate(origin.pieces):
             end = place + len(piece)

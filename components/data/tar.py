@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from components.errors import ShardIntegrityError
+from components.errors import DataError, ShardIntegrityError
 
 BLOCK = 512
 RECORD = 20 * BLOCK
@@ -46,7 +46,15 @@ class Member(NamedTuple):
 
 
 def header(name: bytes, size: int) -> bytes:
-    """The 512 bytes before a member: mode 0644, owner 0, time 0, so equal content is equal bytes."""
+    """The 512 bytes before a member: mode 0644, owner 0, time 0, so equal content is equal bytes.
+
+    DataError for what `scan` would not take back.
+    """
+    if not NAME.fullmatch(name) or size > MAX_MEMBER_BYTES:
+        raise DataError(
+            f"a member {name!r} of {size} bytes fits into no shard; KEY.json, KEY.npy and KEY.txt do, KEY "
+            f"being 1 to 16 of A-Z a-z 0-9 _ -, with at most {MAX_MEMBER_BYTES} bytes"
+        )
     digits = b"%011o\0" % size
     checksum = b"%06o\0 " % (_FIXED_SUM + sum(name) + sum(digits))
     return name.ljust(100, b"\0") + _MODE_AND_OWNER + digits + _TIME + checksum + _AFTER_CHECKSUM
