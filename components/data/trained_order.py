@@ -1,0 +1,96 @@
+"""Which order of samples a run has read: its checkpoints say it, and nothing is inferred from settings.
+
+A checkpoint holds the position in the data that it was written at, with everything the order rests on. That
+is true of what was trained, also after a setting was changed or a run was moved to another place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from components import storage
+from components.data.position import Position
+from components.errors import ConfigError
+
+CHECKPOINTS = ("checkpoints", "pretrain")
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class TrainedOrder:
+    """What is needed to say which samples a step of a run read."""
+
+    position: Position
+    """Of the newest checkpoint."""
+    ranks: int
+    """Among which the batch of the step was divided."""
+    shards: str
+    """Where the data set lies."""
+    checkpoint: str
+    """That says all this of the step: the first one after it, or the newest."""
+    run: str
+    """Folder of the run, or nothing where a checkpoint lies by itself."""
+
+
+def trained_order(url: str, step: int) -> TrainedOrder:
+    """The order read by a run, or by the run of one checkpoint, at a step, which is counted from 1."""
+    url = url.rstrip("/")
+    run = url if storage.exists(storage.join(url, "records")) else ""
+    known = _of_run(url) if run else _of_checkpoint(url)
+    newest, said = known[-1][1], next((one for one in known if one[1]["step"] >= step), known[-1])
+    run = run or _run_around(url)
+    return TrainedOrder(
+        position=Position.model_validate(newest["data_position"]),
+        ranks=int(said[1]["world_size"]),
+        shards=_where_now(str(newest["shards"]), run),
+        checkpoint=said[0],
+        run=run,
+    )
+
+
+Checkpoint = tuple[str, dict[str, Any]]
+"""Where it lies, and its manifest."""
+
+
+def _of_run(url: str) -> list[Checkpoint]:
+    """Its checkpoints that say where they were in the data, by step."""
+    folder = storage.join(url, *CHECKPOINTS)
+    places = [storage.join(folder, name) for name in storage.listing(folder) if not name.endswith(".json")]
+    found = [(place, manifest) for place in places if (manifest := _manifest(place))]
+    if not found:
+        raise ConfigError(
+            f"no checkpoint below {folder} says where it was in the data; wait for the first one, or run "
+            "`stanchion run pretrain`"
+        )
+    return sorted(found, key=lambda one: int(one[1]["step"]))
+
+
+def _of_checkpoint(url: str) -> list[Checkpoint]:
+    if (manifest := _manifest(url)) is None:
+        raise ConfigError(
+            f"{url} is neither a run nor a checkpoint of pre-training: give a folder with records/ in it, or "
+            "a checkpoint that says where it was in the data"
+        )
+    return [(url, manifest)]
+
+
+def _manifest(checkpoint: str) -> dict[str, Any] | None:
+    try:
+        found = storage.read_json(storage.join(checkpoint, MANIFEST))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if isinstance(found.get("data_position"), dict) else None
+
+
+def _run_around(checkpoint: str) -> str:
+    """The run in whose folder a checkpoint lies: RUN/checkpoints/pretrain/step-000400."""
+    run = checkpoint.rsplit("/", 3)[0] if checkpoint.count("/") >= 3 else ""
+    return run if run and storage.exists(storage.join(run, "records")) else ""
+
+
+def _where_now(shards: str, run: str) -> str:
+    """A run that was moved has its data set beside it still."""
+    if not storage.exists(storage.join(shards, MANIFEST)) and run:
+        return storage.join(run, shards.rstrip("/").rpartition("/")[2])
+    return shards
