@@ -7,10 +7,10 @@ from pathlib import Path
 
 from components.config import Data, Profile, Run
 from components.data import manifest as manifests
-from components.data import tokenizer as tokenizers
+from components.data import vocabulary
 from components.data.curation.curate import curate
 from components.data.dataset import make_dataset
-from components.data.shards import split_documents, split_of
+from components.data.shards import split_of
 from components.plugins import load, name_of
 from components.records import Artifact, RunFolder
 from components.training.config import Model
@@ -42,10 +42,9 @@ def make_shards(run: Run, profile: Profile) -> Artifact:
         scratch=folder.scratch("curation"),
         split_of=partial(split_of, config=data.shards),
     )
-    texts = (document.text for document in split_documents(checked.kept, data.shards)["train"])
-    trained = tokenizers.train(texts, data.tokenizer)
+    trained = vocabulary.learn(checked.kept, data.tokenizer, data.shards)
     url = folder.path("shards")
     make_dataset(
-        checked, trained, url, kind=name_of(data.source), config=data.shards, scratch=folder.scratch("shards")
+        checked, trained, url, source=data.source, config=data.shards, scratch=folder.scratch("shards")
     )
     return Artifact(name="shards", url=url, digest=manifests.digest(url))

@@ -143,8 +143,18 @@ class Devices(Config):
     """OpenMP threads of one rank; one each is fastest when ranks share a small machine."""
 
 
+class Sharding(Config):
+    """Who writes shards, and how many at once."""
+
+    runner: Literal["processes", "threads", "ray", "dask"] = "processes"
+    """`processes` on this machine; `ray` and `dask` on a cluster whose machines all see storage.scratch."""
+
+    workers: int | None = Field(default=None, ge=1)
+    """Shards written at once; null takes every core, or fewer for little text."""
+
+
 class Profile(Config):
-    """Where it runs: launcher, processes, devices, storage, prices. Says nothing about models or data."""
+    """Where it runs: launcher, processes, devices, who shards, storage, prices. Nothing of models or data."""
 
     name: str
     """File name under `infra/profiles/`."""
@@ -158,6 +168,7 @@ class Profile(Config):
     """Ranks of a training job."""
 
     devices: Devices = Devices()
+    sharding: Sharding = Sharding()
     storage: Storage = Storage()
     prices: Prices = Prices()
 
@@ -247,17 +258,6 @@ def check(run: Run, profile: Profile) -> None:
                 f"{where}={batch} does not divide over {processes // needed} data-parallel ranks of profile "
                 f"'{profile.name}'; pass --set {where}={fits}"
             )
-
-
-def run_folder(run: Run, profile: Profile) -> RunFolder:
-    """The folder of this run under this profile's storage."""
-    return RunFolder(profile.storage.root, run.id, profile.storage.scratch)
-
-
-def _put(tree: dict[str, Any], parts: list[str], value: Any, key: str) -> None:
-    for part in parts[:-1]:
-        tree = tree.setdefault(part, {})
-        if not isinstance(tree, dict):
     _check_mixture(run)
 
 
@@ -277,6 +277,17 @@ def _check_mixture(run: Run) -> None:
             f"training.mixture names {', '.join(unknown)}; the parts are {', '.join(parts)}, use those"
         )
     counts_per_batch(mixture, run.training.batch_size)
+
+
+def run_folder(run: Run, profile: Profile) -> RunFolder:
+    """The folder of this run under this profile's storage."""
+    return RunFolder(profile.storage.root, run.id, profile.storage.scratch)
+
+
+def _put(tree: dict[str, Any], parts: list[str], value: Any, key: str) -> None:
+    for part in parts[:-1]:
+        tree = tree.setdefault(part, {})
+        if not isinstance(tree, dict):
             raise ConfigError(f"--set {key}: '{part}' was already set to a plain value")
     tree[parts[-1]] = value
 

@@ -29,9 +29,9 @@ def shard_dataset(run: Run, profile: Profile) -> Record:
             with _timed(stage, "check_source"):
                 checked = check_source(data, stage.folder)
             with _timed(stage, "train_tokenizer"):
-                tokenizer = train_tokenizer(checked, data.tokenizer, data.shards)
+                tokenizer = train_tokenizer(checked, data)
             with _timed(stage, "write_shards"):
-                url = write_shards(checked, tokenizer, data, stage.folder)
+                url = write_shards(checked, tokenizer, data, profile.sharding, stage.folder)
             with _timed(stage, "check_shards"):
                 manifest = check_shards(url)
             shutil.rmtree(stage.folder.scratch("curation"))  # the documents are in the shards now

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from components import storage
-from components.data import dataset, manifest, shards, stream, tokenizer, unigram
+from components.data import dataset, manifest, shards, stream, tokenizer, unigram, vocabulary
 from components.data.curation import curate
 from components.data.curation.checked import Checked
 from components.data.document import Document, document_of
@@ -32,10 +32,9 @@ def checked() -> Checked:
 
 
 def build(checked: Checked, folder: Path) -> Path:
-    train = shards.split_documents(checked.kept, SHARDS)["train"]
-    learnt = tokenizer.train((document.text for document in train), TOKENIZER)
-    folder.mkdir()
-    dataset.build(checked, learnt, folder, kind="python_stdlib", config=SHARDS)
+    learnt = vocabulary.learn(checked.kept, TOKENIZER, SHARDS)
+    source, scratch = python_stdlib.Config(max_documents=30), folder.with_name(f"{folder.name}-scratch")
+    dataset.make_dataset(checked, learnt, str(folder), source=source, config=SHARDS, scratch=scratch)
     return folder
 
 
@@ -133,11 +132,6 @@ def test_a_document_keeps_its_split_when_others_join(checked: Checked) -> None:
     assert all(shards.split_of(one, SHARDS) == alone[one.key] for one in checked.kept if one.key in alone)
     share = [shards.split_of(document(f"text {i}"), SHARDS) for i in range(2000)].count("held_out") / 2000
     assert share == pytest.approx(SHARDS.held_out_share, abs=0.03)
-
-
-def test_a_split_without_documents_is_an_error() -> None:
-    with pytest.raises(DataError, match="held_out_share"):
-        shards.split_documents(GOOD[:1], SHARDS)
 
 
 def test_tokens_are_the_ids_of_their_text(built: Path) -> None:
@@ -256,56 +250,6 @@ def test_checking_tells_how_far_it_is(built: Path) -> None:
 def test_a_data_set_is_checked_where_it_lies(built: Path) -> None:
     url = storage.publish_folder(built, "memory://checked/shards", last=manifest.NAME)
     assert check_dataset(url) == manifest.read(str(built))
-
-
-# Publishing
-
-
-def make(checked: Checked, built: Path, tmp_path: Path, config: shards.Config = SHARDS) -> str:
-    url = str(tmp_path / "run" / "shards")
-    dataset.make_dataset(
-        checked,
-        tokenizer.load(built),
-        url,
-        kind="python_stdlib",
-        config=config,
-        scratch=tmp_path / "scratch",
-    )
-    return url
-
-
-def test_what_a_crash_left_is_swept_and_never_published(
-    checked: Checked, built: Path, tmp_path: Path
-) -> None:
-    leftover = tmp_path / "scratch" / "data_set" / "train-000077.tar"
-    leftover.parent.mkdir(parents=True)
-    leftover.write_bytes(b"half")
-    check_dataset(make(checked, built, tmp_path))
-    assert list((tmp_path / "scratch").iterdir()) == []
-
-
-def test_a_crash_while_writing_publishes_nothing(
-    checked: Checked, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(folder: str, content: manifest.Manifest) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(manifest, "write", full)
-        with pytest.raises(OSError, match="No space left"):
-            make(checked, built, tmp_path)
-    assert not (tmp_path / "run" / "shards").exists()
-    check_dataset(make(checked, built, tmp_path))
-
-
-def test_the_same_data_set_may_be_published_twice_and_another_may_not(
-    checked: Checked, built: Path, tmp_path: Path
-) -> None:
-    url = make(checked, built, tmp_path)
-    assert make(checked, built, tmp_path) == url
-    with pytest.raises(DataError, match="already holds another data set"):
-        make(checked, built, tmp_path, shards.Config(documents_per_shard=5, held_out_share=0.2))
-    check_dataset(url)
 
 
 # Batches

@@ -30,6 +30,9 @@ class Config(plugins.Config):
     vocab_size: int = Field(default=2048, ge=300, le=200_000)
     """Entries of the vocabulary, special tokens included."""
 
+    sample_characters: int = Field(default=100_000_000, ge=1_000_000)
+    """Characters of the train split to learn it from; of a larger one a sample is read."""
+
 
 def train(texts: Iterable[str], config: Config) -> Tokenizer:
     """Merge the most frequent pairs until the vocabulary is full; equal texts give an equal tokenizer."""

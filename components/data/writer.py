@@ -1,0 +1,113 @@
+"""One shard at a time, in whichever process: a part of the plan becomes a tar, an index and a receipt.
+
+The receipt is written last. It holds a digest of all that the shard was made from, so a run that was killed
+goes on where it was, and never takes a shard of other documents or another tokenizer for its own.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from components import storage
+from components.data.document import Document
+from components.data.layout import Part
+from components.data.manifest import Shard
+from components.data.plan import Plan
+from components.data.shards import Sample, write_shard
+from components.data.tokenizer import encode, load
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from tokenizers import Tokenizer
+
+FORMAT = 1
+"""Counted up when equal documents shall give other bytes."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A shard that is whole, and whether this run wrote it."""
+
+    shard: Shard
+    anew: bool
+
+
+def write_part(plan: Plan, part: Part) -> Written:
+    """Write one shard, unless its receipt says that it lies there already, made from the same."""
+    documents = list(plan.documents.pick(part.numbers.tolist()))
+    inputs = _digest(plan, part, documents)
+    if shard := _finished(plan, part, inputs):
+        return Written(shard, anew=False)
+    tokens = encode(_tokenizer(plan.files, plan.tokenizer_sha256), [one.text for one in documents])
+    samples = [Sample(one, part.split, ids) for one, ids in zip(documents, tokens, strict=True)]
+    aside = plan.partial / str(os.getpid())
+    aside.mkdir(parents=True, exist_ok=True)
+    shard = write_shard(aside / part.name, part.split, samples, part.source)
+    for name in (shard.name, shard.index_name):
+        os.replace(aside / name, plan.files / name)
+    _count(plan, shard, tokens)
+    receipt = {"inputs": inputs, "shard": shard.model_dump(mode="json")}
+    storage.write_json(str(plan.receipt(part.name)), receipt)
+    return Written(shard, anew=True)
+
+
+def read_receipt(plan: Plan, part: Part) -> Shard:
+    """A finished shard."""
+    return Shard.model_validate(storage.read_json(str(plan.receipt(part.name)))["shard"])
+
+
+def _finished(plan: Plan, part: Part, inputs: str) -> Shard | None:
+    place = plan.receipt(part.name)
+    if not place.exists():
+        return None
+    if storage.read_json(str(place))["inputs"] != inputs:
+        logger.warning("%s of an earlier run was made from something else: written anew", part.name)
+        place.unlink()
+        return None
+    shard = read_receipt(plan, part)
+    sizes = {shard.name: shard.bytes, shard.index_name: shard.index_bytes}
+    if all(_size(plan.files / name) == size for name, size in sizes.items()):
+        return shard
+    logger.warning("%s of an earlier run is not as its receipt says: written anew", part.name)
+    return None
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _digest(plan: Plan, part: Part, documents: Sequence[Document]) -> str:
+    """Of all that decides a shard's bytes."""
+    from xxhash import xxh3_128
+
+    made_from = [FORMAT, plan.tokenizer_sha256, part.split, part.source]
+    found = xxh3_128(json.dumps(made_from).encode())
+    for one in documents:
+        facts = json.dumps([one.key, one.sha256, one.path, one.source, len(one.text)])
+        found.update(facts.encode() + one.text.encode(errors="replace"))
+    return found.hexdigest()
+
+
+def _count(plan: Plan, shard: Shard, tokens: list[NDArray[Any]]) -> None:
+    import numpy as np
+
+    vocab_size = _tokenizer(plan.files, plan.tokenizer_sha256).get_vocab_size()
+    file = io.BytesIO()
+    np.save(file, np.bincount(np.concatenate(tokens), minlength=vocab_size), allow_pickle=False)
+    storage.write_bytes(str(plan.counts(shard.name)), file.getvalue())
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(folder: Path, sha256: str) -> Tokenizer:
+    """Loaded once a process."""
+    return load(folder)
