@@ -63,10 +63,16 @@ def opened(url: str, sha256: str, size: int) -> Iterator[BinaryIO]:
         yield file
 
 
-def drop(sha256: str) -> None:
-    """Forget a copy that turned out to be damaged; the next `fetch` downloads it anew."""
-    with _lock(sha256):
-        _place(sha256).unlink(missing_ok=True)
+def drop(sha256: str, descriptor: int | None = None) -> None:
+    """Forget a copy that turned out to be damaged; the next `fetch` downloads it anew.
+
+    Who read it through an open file gives its descriptor: a copy that has taken its place since then stays.
+    """
+    path = _place(sha256)
+    with _lock(sha256), contextlib.suppress(FileNotFoundError):
+        if descriptor is None or os.path.samestat(path.stat(), os.fstat(descriptor)):
+            path.unlink()
+            logger.warning("cache: dropped %s, which was damaged after it had arrived", path.name[:12])
 
 
 def used_bytes() -> int:
@@ -90,7 +96,8 @@ def _download(url: str, path: Path, sha256: str, size: int) -> None:
         if (found := storage.sha256_of_file(aside)) != sha256:
             raise ShardIntegrityError(
                 f"{url} holds other bytes than its manifest says: SHA-256 {found}, should be {sha256}; "
-                f"nothing was kept, build the data set again or restore the file"
+                f"nothing was kept, build the data set again or restore the file",
+                shard=url.rpartition("/")[2],
             )
         with aside.open("rb") as file:
             os.fsync(file.fileno())

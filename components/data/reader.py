@@ -48,6 +48,7 @@ class Reader:
         on_fault: Callable[[ShardIntegrityError], None] | None = None,
     ) -> None:
         self._files: OrderedDict[str, int] = OrderedDict()
+        self._anew: set[str] = set()
         self.url, self.verify = url, verify
         self.manifest, self.digest = manifests.read_with_digest(url, digest)
         self._tokens: Recent[Tokens] = Recent(cache_bytes)
@@ -69,6 +70,8 @@ class Reader:
         start, size, expected = int(place["start"]), int(place["bytes"]), int(place["xxh3"])
         content = os.pread(self.descriptor(shard), size, start)
         if self.verify and (len(content) != size or checksum(content) != expected):
+            if self._copied_anew(shard):
+                return self.content(shard, row, kind)
             raise self.fault(shard, row, kind, content)
         return content
 
@@ -201,6 +204,15 @@ class Reader:
                 shard=shard.name,
                 key=key,
             )
+
+    def _copied_anew(self, shard: Shard) -> bool:
+        """Once for each shard: a damaged copy of a remote one says nothing about the shard itself."""
+        if storage.is_local(self.url) or shard.name in self._anew:
+            return False
+        self._anew.add(shard.name)
+        cache.drop(shard.sha256, descriptor := self._files.pop(shard.name))
+        os.close(descriptor)
+        return True
 
     def _open(self, shard: Shard) -> int:
         try:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from components.data.index import MEMBER, checksum
 from components.data.order import BLOCK_ITEMS, Order
 from components.data.reader import Drop, Reader, most_open_files
-from components.errors import ConfigError
+from components.errors import ConfigError, ShardIntegrityError
 
 AT_ONCE = 256
 """Samples read together, at most: each may need a file of its own, and a reader keeps only so many open."""
@@ -79,19 +79,23 @@ class SampleStream:
         contents = list(map(os.pread, found.descriptors, found.sizes, found.starts))
         if not self.reader.verify or list(map(checksum, contents)) == found.checksums:
             return contents
-        return [
-            content
-            for place, content, expected in zip(places.tolist(), contents, found.checksums, strict=True)
-            if checksum(content) == expected or self._dropped(table, place, content)
-        ]
+        rows = zip(places.tolist(), contents, found.checksums, strict=True)
+        mended = (
+            content if checksum(content) == expected else self._again(table, place)
+            for place, content, expected in rows
+        )
+        return [content for content in mended if content is not None]
 
-    def _dropped(self, table: _Table, place: int, content: bytes) -> bool:
+    def _again(self, table: _Table, place: int) -> bytes | None:
+        """The member as the reader finds it, by itself; nothing when it is damaged and may be left out."""
         shard, row = self.shards[int(table.block.shards[place])], int(table.block.rows[place])
-        fault = self.reader.fault(shard, row, self.kind, content)
-        if self.drop is None:
-            raise fault
-        self.drop(fault, shard, row)
-        return False
+        try:
+            return self.reader.content(shard, row, self.kind)
+        except ShardIntegrityError as fault:
+            if self.drop is None:
+                raise
+            self.drop(fault, shard, row)
+            return None
 
 
 class _Found(NamedTuple):
