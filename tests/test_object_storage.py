@@ -66,7 +66,7 @@ def test_a_storm_passes_within_the_budget(
 
 def test_an_outage_ends_in_an_error_that_says_what_was_tried(faulty_s3: FaultyStore, s3_root: str) -> None:
     url = storage.join(s3_root, "x")
-    faulty_s3.faults = Faults(error_share=1)
+    faulty_s3.faults = Faults(error_share=1, error_status=500)
     with pytest.raises(StorageError, match=r"x failed 6 times, last with .*raise storage\.retries") as caught:
         storage.read_range(url, 0, 10)
     assert caught.value.url == url
@@ -78,7 +78,7 @@ def test_an_outage_ends_in_an_error_that_says_what_was_tried(faulty_s3: FaultySt
 
 
 def test_an_outage_is_not_fed(faulty_s3: FaultyStore, s3_root: str) -> None:
-    faulty_s3.faults = Faults(error_share=1)
+    faulty_s3.faults = Faults(error_share=1, error_status=500)
     calls = 50
     for number in range(calls):
         with pytest.raises(StorageError) as caught:
