@@ -1,4 +1,4 @@
-"""The one entry point: `stanchion run | list | check | assess | case`.
+"""The one entry point: `stanchion run | list | check | rebuild | explain | assess | case`.
 
 Nothing heavy is imported before a verb needs it, so `--help` is instant. The process that runs a flow owns
 everything it starts: when it ends, for whatever reason, nothing is left running.
@@ -98,14 +98,80 @@ def check(path: str, /) -> int:
     path
         Its folder or URL.
     """
+    from components.verification import damaged_data_sets, verify
+    from flows._progress import Progress
+
+    said = []
+    with Progress("checks") as progress:
+        for subject, verdicts in verify(path, progress):
+            progress.clear()
+            for verdict in verdicts:
+                said.append(verdict)
+                print(f"{'pass' if verdict.passed else 'FAIL'}  {subject}  {verdict.gate}: {verdict.reason}")
+    for url in damaged_data_sets(said):
+        print(f"next: stanchion rebuild {url}")
+    return 0 if all(verdict.passed for verdict in said) else 1
+
+
+@app.command
+def rebuild(
+    path: str,
+    /,
+    *,
+    shard: Annotated[
+        list[str] | None,
+        Parameter(help="Only these: train-000003.tar; all that are damaged when none is named.", negative=()),
+    ] = None,
+    scratch: Annotated[
+        str, Parameter(help="Local folder for what is written aside, and for what was damaged.")
+    ] = "",
+) -> int:
+    """Build damaged shards of a data set again from their source, bit by bit the same.
+
+    Parameters
+    ----------
+    path
+        The data set's folder or URL, or its run's.
+    """
+    from components.data.rebuild import data_set_in, rebuild, scratch_of
     from components.verification import verify
 
-    refused = 0
-    for subject, verdicts in verify(path):
-        for verdict in verdicts:
-            refused += not verdict.passed
-            print(f"{'pass' if verdict.passed else 'FAIL'}  {subject}  {verdict.gate}: {verdict.reason}")
-    return 1 if refused else 0
+    url = data_set_in(path)
+    aside = Path(scratch) if scratch else scratch_of(url)
+    if not rebuild(url, shard, scratch=aside, tell=print):
+        print(f"nothing to build again in {url}")
+    if (kept := aside / "quarantine").is_dir():
+        print(f"what was damaged is kept in {kept}")
+    verdicts = [verdict for _, judged in verify(url) for verdict in judged]
+    for verdict in verdicts:
+        print(f"{'pass' if verdict.passed else 'FAIL'}  {verdict.gate}: {verdict.reason}")
+    return 0 if all(verdict.passed for verdict in verdicts) else 1
+
+
+@app.command
+def explain(
+    path: str,
+    /,
+    *,
+    step: Annotated[int, Parameter(help="Of training, counted from 1, as in its events.")],
+    rank: Annotated[int, Parameter(help="Which rank's batch.")] = 0,
+    row: Annotated[int, Parameter(help="Which sequence of that batch.")] = 0,
+    json: Annotated[bool, Parameter(help="Everything that is known, as JSON.", negative=())] = False,
+) -> int:
+    """Say where the tokens of one training sequence came from: documents, shards, offsets, validation.
+
+    Parameters
+    ----------
+    path
+        A run, by its folder, URL or name under runs/, or one checkpoint.
+    """
+    from components.data.lineage import explain
+    from components.data.lineage_text import as_json, as_text
+    from components.data.trained_order import trained_order
+
+    found = explain(trained_order(_run_or_folder(path), step), step=step, rank=rank, row=row)
+    print(as_json(found) if json else as_text(found))
+    return 0
 
 
 @app.command
@@ -244,6 +310,15 @@ def _show_plan(flow: str, what: Run, where: Profile) -> int:
     settings = {"run": what.model_dump(mode="json"), "profile": where.model_dump(mode="json")}
     print(yaml.safe_dump(settings, sort_keys=False))
     return 0
+
+
+def _run_or_folder(path: str) -> str:
+    """A place, or the name of a run where profiles keep runs unless they say otherwise."""
+    from components import storage
+
+    if not storage.exists(path) and storage.exists(there := storage.join("runs", path)):
+        return there
+    return path
 
 
 def _runs(root: str) -> list[str]:

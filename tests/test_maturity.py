@@ -59,14 +59,20 @@ def proven() -> Records:
     aligned = [verdict("reward_improved"), verdict("policy_did_not_cheat")]
     finite = [verdict("weights_are_finite")]
     stall = fault("stall", rank=1, seconds_to_detect=4.2)
+    skipping = {"on_fault": "skip", "max_documents": 10, "max_share": 0.001}
+    position = {"manifest_sha256": "digest-of-shards", "samples_consumed": 400, "batch_size": 8}
+    rotten = ("silent share, checked reader", "refused share, check", "steps trained on a wrong sample")
     made = [
-        record("shard_dataset", [], ["shards"], metrics={"shards": 6}),
+        record(
+            "shard_dataset", [], ["shards"], metrics={"shards": 6, "documents_per_split": {"train": 4000}}
+        ),
         record(
             "pretrain",
             ["shards"],
             ["checkpoint"],
             verdicts=[verdict("loss_reproduces")],
-            metrics={"seconds_by_phase": timed},
+            config={"training": {"damaged_samples": skipping}},
+            metrics={"seconds_by_phase": timed, "dropped_samples": 3, "step": 50, "position": position},
         ),
         record("sft", ["checkpoint", "shards"], ["sft_policy"], verdicts=finite),
         record("rl", ["sft_policy"], ["policy"], verdicts=aligned, metrics={"kl": 0.07}),
@@ -79,6 +85,13 @@ def proven() -> Records:
             [],
             ["study"],
             verdicts=[verdict("flips tried", value=40), verdict("refused share, sealed")],
+            faults=[fault("corruption")],
+        ),
+        record(
+            "case_study.rotten_shard",
+            [],
+            ["study"],
+            verdicts=[verdict("flips tried", value=40), *map(verdict, rotten)],
             faults=[fault("corruption")],
         ),
     ]
@@ -156,6 +169,50 @@ def drill_failed(records: Records) -> None:
     records["case_study.rotten_checkpoint"]["status"] = "failed"
 
 
+def flipped_sample_read(records: Records) -> None:
+    records["case_study.rotten_shard"]["verdicts"][1]["passed"] = False
+
+
+def wrong_sample_not_looked_for(records: Records) -> None:
+    del records["case_study.rotten_shard"]["verdicts"][3]
+
+
+def shard_not_rebuilt(records: Records) -> None:
+    records["case_study.rotten_shard"]["faults"][0]["recovered"] = False
+
+
+def drops_not_counted(records: Records) -> None:
+    del records["pretrain"]["metrics"]["dropped_samples"]
+
+
+def dropped_unasked(records: Records) -> None:
+    records["pretrain"]["config"]["training"]["damaged_samples"]["on_fault"] = "fail"
+
+
+def dropped_too_many(records: Records) -> None:
+    records["pretrain"]["metrics"]["dropped_samples"] = 11
+
+
+def dropped_too_large_a_share(records: Records) -> None:
+    records["shard_dataset"]["metrics"]["documents_per_split"] = {"train": 2999}
+
+
+def dropped_of_nobody_knows_how_many(records: Records) -> None:
+    del records["shard_dataset"]
+
+
+def no_position(records: Records) -> None:
+    del records["pretrain"]["metrics"]["position"]
+
+
+def position_in_another_data_set(records: Records) -> None:
+    records["pretrain"]["metrics"]["position"]["manifest_sha256"] = "another"
+
+
+def samples_read_twice(records: Records) -> None:
+    records["pretrain"]["metrics"]["position"]["samples_consumed"] += 8
+
+
 def no_known_answer(records: Records) -> None:
     records["deploy"]["verdicts"] = [verdict("load_is_served")]
 
@@ -197,6 +254,17 @@ def drift_not_gated(records: Records) -> None:
         ("flipped_bits_are_refused", drill_without_a_verdict),
         ("flipped_bits_are_refused", flip_not_noticed),
         ("flipped_bits_are_refused", drill_failed),
+        ("damaged_samples_are_refused", flipped_sample_read),
+        ("damaged_samples_are_refused", wrong_sample_not_looked_for),
+        ("damaged_samples_are_refused", shard_not_rebuilt),
+        ("left_out_samples_are_counted", drops_not_counted),
+        ("left_out_samples_are_counted", dropped_unasked),
+        ("left_out_samples_are_counted", dropped_too_many),
+        ("left_out_samples_are_counted", dropped_too_large_a_share),
+        ("left_out_samples_are_counted", dropped_of_nobody_knows_how_many),
+        ("samples_read_are_known", no_position),
+        ("samples_read_are_known", position_in_another_data_set),
+        ("samples_read_are_known", samples_read_twice),
         ("ready_means_a_known_answer", no_known_answer),
         ("only_gated_checkpoints_are_used", checkpoint_not_gated),
         ("only_gated_checkpoints_are_used", checkpoint_refused),
@@ -346,7 +414,7 @@ def test_the_terminal_text_says_the_verdict_the_excerpts_and_the_remedy(proven: 
     del proven["case_study.silent_stall"]
     text = report.as_text(scoring.score(Evidence.of(proven.values())))
     assert text.startswith(f"Platform maturity: L0 {LEVELS[0][0]}")
-    assert "coverage 7 of 8" in text
+    assert "coverage 10 of 11" in text
     assert "stanchion case silent_stall" in text
     assert "backward 57%" in text
     assert "Not covered by a criterion yet: scheduling, observability" in text

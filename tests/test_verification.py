@@ -10,7 +10,7 @@ import pytest
 from components import storage
 from components.errors import ConfigError
 from components.records import Artifact, RunFolder, open_stage
-from components.verification import verify
+from components.verification import damaged_data_sets, verify
 
 
 def failed(url: Path | str) -> list[str]:
@@ -53,6 +53,44 @@ def test_a_damaged_shard_is_found_and_named(run) -> None:
     shard.write_bytes(content)
     (reason,) = failed(run)
     assert shard.name in reason
+
+
+def test_every_fault_of_a_data_set_is_listed_with_shard_key_and_offset(run) -> None:
+    first, second = sorted((run / "shards").glob("train-*.tar"))[:2]
+    for shard in (first, second):
+        shard.chmod(0o644)
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+    (run / "shards" / "tokenizer.json").unlink()
+    ((_, verdicts),) = verify(str(run))
+    assert not any(verdict.passed for verdict in verdicts)
+    found = [verdict.figures for verdict in verdicts]
+    assert [one["shard"] for one in found] == [first.name, second.name, "tokenizer.json"]
+    assert all(len(str(one["key"])) == 16 and isinstance(one["offset"], int) for one in found[:2])
+    assert damaged_data_sets(verdicts) == [str(run / "shards")]
+
+
+def test_what_no_rebuild_can_mend_is_not_sent_there(run) -> None:
+    (run / "shards" / "tokenizer.json").unlink()
+    ((_, verdicts),) = verify(str(run))
+    assert [verdict.passed for verdict in verdicts] == [False]
+    assert damaged_data_sets(verdicts) == []
+
+
+def test_a_manifest_that_is_no_manifest_is_one_fault(run) -> None:
+    for content in ("{}", "half of"):
+        (run / "shards" / "manifest.json").write_text(content)
+        (reason,) = failed(run)
+        assert "manifest.json" in reason
+
+
+def test_how_far_it_has_come_is_told_in_bytes(small_shards) -> None:
+    told: list[tuple[int, int]] = []
+    list(verify(str(small_shards), lambda done, total: told.append((done, total))))
+    assert told == sorted(told)
+    total = sum(path.stat().st_size for path in Path(small_shards).iterdir() if path.name != "manifest.json")
+    assert told[-1] == (total, total)
 
 
 def test_what_a_record_names_and_is_gone_does_not_pass_in_silence(run) -> None:

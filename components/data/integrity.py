@@ -69,13 +69,15 @@ def _extra_names(url: str, manifest: Manifest) -> Iterator[ShardIntegrityError]:
 
 def _of_shard(url: str, shard: Shard, vocab_size: int) -> Iterator[ShardIntegrityError]:
     """A digest vouches for the writer; parsing anew vouches that the writer and this reader agree."""
+    remedy = f"`stanchion rebuild {url}` builds it again"
     try:
-        sidecar = _read(url, shard.index_name, Entry(sha256=shard.index_sha256, bytes=shard.index_bytes))
+        entry = Entry(sha256=shard.index_sha256, bytes=shard.index_bytes)
+        sidecar = _read(url, shard.index_name, entry, remedy)
     except ShardIntegrityError as fault:
         yield fault
         sidecar = None
     try:
-        content = _read(url, shard.name, Entry(sha256=shard.sha256, bytes=shard.bytes))
+        content = _read(url, shard.name, Entry(sha256=shard.sha256, bytes=shard.bytes), remedy)
         members = tar.scan(io.BytesIO(content), shard.name)
         rows = index.of_members(_fitting(members, shard, vocab_size), shard.name)
         _check_counts(url, shard, rows)
@@ -162,16 +164,16 @@ def _located(
     return fault
 
 
-def _read(url: str, name: str, entry: Entry) -> bytes:
+def _read(url: str, name: str, entry: Entry, remedy: str = REBUILD) -> bytes:
     """What is hashed is what is parsed: a file is read once, whole, and compared before anyone looks."""
     try:
         content = storage.read_bytes(storage.join(url, name))
     except FileNotFoundError:
-        raise ShardIntegrityError(f"{name} is missing from {url}; {REBUILD}", shard=name) from None
+        raise ShardIntegrityError(f"{name} is missing from {url}; {remedy}", shard=name) from None
     if (found := storage.sha256_of_bytes(content)) != entry.sha256 or len(content) != entry.bytes:
         raise ShardIntegrityError(
             f"{name} of {url}: its {len(content)} bytes have SHA-256 {found[:12]}, the manifest says "
-            f"{entry.bytes} bytes with {entry.sha256[:12]}; {REBUILD}",
+            f"{entry.bytes} bytes with {entry.sha256[:12]}; {remedy}",
             shard=name,
         )
     return content

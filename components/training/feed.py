@@ -82,6 +82,7 @@ class Feed:
         step = self.position.step
         found = table(self.rank.folder / "quarantine")
         return {
+            "position": self.position.model_dump(mode="json"),
             "tokens_seen": self.tokens_seen,
             "padded_share": 1 - self.tokens_seen / max(step * self.slots, 1),
             "epochs": {name or ALL: done for name, done in self.stream.epochs(step).items()},
