@@ -182,6 +182,24 @@ def test_a_checkpoint_alone_is_enough_and_knows_its_run(run: Path) -> None:
     assert asked(checkpoint, TRAINED, 1, 2) == asked(run, TRAINED, 1, 2)
 
 
+def test_what_training_really_left_is_enough(small_checkpoints: Path, small_shards: Path) -> None:
+    checkpoint = sorted(path for path in small_checkpoints.iterdir() if path.is_dir())[-1]
+    order = trained_order(str(checkpoint), 3)
+    found = explain(order, step=3, rank=0, row=1)
+    assert (found.ranks, found.trained, found.validation) == (1, True, None)
+    with Reader(str(small_shards)) as reader:
+        position = order.position
+        stream = TokenStream(
+            reader,
+            "train",
+            sequence_length=position.sequence_length,
+            batch_size=position.batch_size,
+            seed=position.seed,
+        )
+        filled = rebuilt_row(found, small_shards, tokenizer.load(small_shards))
+        np.testing.assert_array_equal(stream.batch(2).inputs[1], filled[:-1])
+
+
 def test_a_run_that_was_moved_is_explained_by_the_data_set_beside_it(run: Path, mixed: Path) -> None:
     expected = asked(run, 4)
     shutil.copytree(mixed, run / "shards")
@@ -216,6 +234,7 @@ def test_what_cannot_be_is_answered_with_what_can(
 def test_a_run_without_a_position_says_what_to_wait_for(tmp_path: Path) -> None:
     write(tmp_path / "run" / "records" / "shard_dataset.json", {})
     write(tmp_path / "run" / "checkpoints" / "pretrain" / "step-1" / "manifest.json", {"data_position": 1})
+    write(tmp_path / "run" / "checkpoints" / "pretrain" / "step-2" / "manifest.json", "half of a")
     with pytest.raises(ConfigError, match="no checkpoint below"):
         trained_order(str(tmp_path / "run"), 1)
     with pytest.raises(ConfigError, match="neither a run nor a checkpoint"):

@@ -15,7 +15,7 @@ from components import storage
 from components.contents import Entry
 from components.data import index, tar
 from components.data import manifest as manifests
-from components.data.manifest import REBUILD, Manifest, Shard
+from components.data.manifest import REBUILD, Manifest, Shard, mend
 from components.data.tar import Member
 from components.errors import ShardIntegrityError
 
@@ -69,7 +69,7 @@ def _extra_names(url: str, manifest: Manifest) -> Iterator[ShardIntegrityError]:
 
 def _of_shard(url: str, shard: Shard, vocab_size: int) -> Iterator[ShardIntegrityError]:
     """A digest vouches for the writer; parsing anew vouches that the writer and this reader agree."""
-    remedy = f"`stanchion rebuild {url}` builds it again"
+    remedy = mend(url)
     try:
         entry = Entry(sha256=shard.index_sha256, bytes=shard.index_bytes)
         sidecar = _read(url, shard.index_name, entry, remedy)

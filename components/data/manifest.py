@@ -170,6 +170,11 @@ def to_bytes(manifest: Manifest) -> bytes:
 REBUILD = "remove the folder and run `stanchion run shard_dataset` to build it again"
 
 
+def mend(url: str) -> str:
+    """What to do about a shard of which the manifest knows better."""
+    return f"`stanchion rebuild {url}` builds it again"
+
+
 def _content(url: str) -> bytes:
     try:
         return storage.read_bytes(storage.join(url, NAME))

@@ -24,7 +24,7 @@ from components.data import cache, index, tar
 from components.data import manifest as manifests
 from components.data.document import Document
 from components.data.index import Index, checksum
-from components.data.manifest import REBUILD, Shard
+from components.data.manifest import REBUILD, Shard, mend
 from components.data.recent import Recent
 from components.data.shards import Sample
 from components.errors import ShardIntegrityError
@@ -111,7 +111,8 @@ class Reader:
         if size != shard.bytes and self.on_fault is None:
             os.close(descriptor)
             raise ShardIntegrityError(
-                f"{shard.name} of {self.url} has {size} bytes, the manifest says {shard.bytes}; {REBUILD}",
+                f"{shard.name} of {self.url} has {size} bytes, the manifest says {shard.bytes}; "
+                f"{mend(self.url)}",
                 shard=shard.name,
                 offset=min(size, shard.bytes),
             )
@@ -160,7 +161,7 @@ class Reader:
         if storage.sha256_of_bytes(content) == shard.index_sha256:
             return self._fitting(shard, index.from_bytes(content, shard.name))
         fault = ShardIntegrityError(
-            f"{shard.index_name} of {self.url} is not what the manifest vouches for; {REBUILD}",
+            f"{shard.index_name} of {self.url} is not what the manifest vouches for; {mend(self.url)}",
             shard=shard.name,
         )
         if self.on_fault is None:
@@ -175,7 +176,7 @@ class Reader:
             content = file.read()
         if storage.sha256_of_bytes(content) != shard.sha256:
             raise ShardIntegrityError(
-                f"neither {shard.name} of {self.url} nor its index is what was written; {REBUILD}",
+                f"neither {shard.name} of {self.url} nor its index is what was written; {mend(self.url)}",
                 shard=shard.name,
             )
         return self._fitting(shard, index.of_members(tar.scan(io.BytesIO(content), shard.name), shard.name))
@@ -220,7 +221,7 @@ class Reader:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise ShardIntegrityError(
-                f"{shard.name} is missing from {self.url}; {REBUILD}", shard=shard.name
+                f"{shard.name} is missing from {self.url}; {mend(self.url)}", shard=shard.name
             ) from None
 
 

@@ -7,7 +7,7 @@ is true of what was trained, also after a setting was changed or a run was moved
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from components import storage
 from components.data.position import Position
@@ -33,54 +33,58 @@ class TrainedOrder:
     """Folder of the run, or nothing where a checkpoint lies by itself."""
 
 
+class _Checkpoint(NamedTuple):
+    """What the manifest of a checkpoint says of its data."""
+
+    place: str
+    step: int
+    ranks: int
+    shards: str
+    position: Position
+
+
 def trained_order(url: str, step: int) -> TrainedOrder:
     """The order read by a run, or by the run of one checkpoint, at a step, which is counted from 1."""
     url = url.rstrip("/")
     run = url if storage.exists(storage.join(url, "records")) else ""
-    known = _of_run(url) if run else _of_checkpoint(url)
-    newest, said = known[-1][1], next((one for one in known if one[1]["step"] >= step), known[-1])
+    known = _of_run(url) if run else _alone(url)
+    newest, said = known[-1], next((one for one in known if one.step >= step), known[-1])
     run = run or _run_around(url)
-    return TrainedOrder(
-        position=Position.model_validate(newest["data_position"]),
-        ranks=int(said[1]["world_size"]),
-        shards=_where_now(str(newest["shards"]), run),
-        checkpoint=said[0],
-        run=run,
-    )
+    return TrainedOrder(newest.position, said.ranks, _where_now(newest.shards, run), said.place, run)
 
 
-Checkpoint = tuple[str, dict[str, Any]]
-"""Where it lies, and its manifest."""
-
-
-def _of_run(url: str) -> list[Checkpoint]:
+def _of_run(url: str) -> list[_Checkpoint]:
     """Its checkpoints that say where they were in the data, by step."""
     folder = storage.join(url, *CHECKPOINTS)
     places = [storage.join(folder, name) for name in storage.listing(folder) if not name.endswith(".json")]
-    found = [(place, manifest) for place in places if (manifest := _manifest(place))]
+    found = [said for place in places if (said := _said_by(place))]
     if not found:
         raise ConfigError(
             f"no checkpoint below {folder} says where it was in the data; wait for the first one, or run "
             "`stanchion run pretrain`"
         )
-    return sorted(found, key=lambda one: int(one[1]["step"]))
+    return sorted(found, key=lambda one: one.step)
 
 
-def _of_checkpoint(url: str) -> list[Checkpoint]:
-    if (manifest := _manifest(url)) is None:
+def _alone(url: str) -> list[_Checkpoint]:
+    if (said := _said_by(url)) is None:
         raise ConfigError(
             f"{url} is neither a run nor a checkpoint of pre-training: give a folder with records/ in it, or "
             "a checkpoint that says where it was in the data"
         )
-    return [(url, manifest)]
+    return [said]
 
 
-def _manifest(checkpoint: str) -> dict[str, Any] | None:
+def _said_by(place: str) -> _Checkpoint | None:
+    """Nothing, where there is no whole manifest, or one of another stage or an older layout."""
     try:
-        found = storage.read_json(storage.join(checkpoint, MANIFEST))
-    except (FileNotFoundError, NotADirectoryError):
+        found = storage.read_json(storage.join(place, MANIFEST))
+        position = Position.model_validate(found["data_position"])
+        return _Checkpoint(
+            place, int(found["step"]), int(found["world_size"]), str(found["shards"]), position
+        )
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
-    return found if isinstance(found.get("data_position"), dict) else None
 
 
 def _run_around(checkpoint: str) -> str:
