@@ -15,7 +15,7 @@ PROFILE ?= laptop
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix docs bench serve clean lock
+.PHONY: help setup demo test check fix docs bench prove serve clean lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -45,6 +45,9 @@ docs: setup ## Regenerate the catalog in README.md
 
 bench: setup ## Run every case study and keep its figures and pictures in case_studies/results/
 	$(BIN)/stanchion case --all --keep --profile $(PROFILE)
+
+prove: setup ## Try every claim about the data plane in full; figures in case_studies/results/proofs/
+	$(BIN)/python -m case_studies.proofs
 
 serve: setup ## Start a Prefect server, a worker and all deployments; Ctrl-C ends them
 	$(BIN)/python -m flows._serve
