@@ -16,10 +16,12 @@ import pytest
 from components import storage
 from components.errors import StorageError
 from components.reliability.faulty_object_store import Faults, FaultyStore
-from components.remote import filesystems, hedging, retries, s3
+from components.remote import filesystems, hedging, objects, retries, s3
 from components.storage import Config
 
 ROOT = Path(__file__).parent.parent
+SMALL_PART_BYTES = 5 << 20
+"""The least that S3 takes as one part of several."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,14 +52,18 @@ def budget() -> retries.Budget:
 def test_a_storm_passes_within_the_budget(
     kind: str, faults: Faults, faulty_s3: FaultyStore, s3_root: str
 ) -> None:
+    storage.use(Config(retries=12))
     faulty_s3.faults = faults
-    contents = {storage.join(s3_root, f"{number:02d}"): os.urandom(1000) for number in range(20)}
-    for url, content in contents.items():
+
+    def come_and_go(number: int) -> None:
+        url, content = storage.join(s3_root, f"{number:02d}"), os.urandom(1000)
         storage.create_bytes(url, content)
-    for url, content in contents.items():
         assert storage.read_bytes(url) == content
         assert storage.read_range(url, 100, 700) == content[100:800]
         assert storage.exists(url)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(come_and_go, range(24)))
     struck = faulty_s3.counts[kind]
     assert struck > 3
     assert 0 < budget().repetitions <= struck
@@ -72,6 +78,7 @@ def test_an_outage_ends_in_an_error_that_says_what_was_tried(faulty_s3: FaultySt
     assert caught.value.url == url
     assert caught.value.attempts == 6
     assert faulty_s3.counts["errors"] == 6
+    storage.use(Config(retries=0))
     for ask in (storage.exists, storage.listing, storage.walk, storage.size):
         with pytest.raises(StorageError):  # an outage is not an empty folder
             ask(url)
@@ -168,11 +175,12 @@ def test_of_two_publishers_at_once_one_fails(faulty_s3: FaultyStore, s3_root: st
 
 
 def test_an_upload_that_fails_leaves_no_object_and_no_parts(
-    faulty_s3: FaultyStore, s3_root: str, tmp_path: Path
+    faulty_s3: FaultyStore, s3_root: str, tmp_path: Path, monkeypatch
 ) -> None:
     source, url = tmp_path / "large", storage.join(s3_root, "large")
-    source.write_bytes(bytes(2 * s3.PART_BYTES + 1))
+    source.write_bytes(bytes(2 * SMALL_PART_BYTES + 1))
     storage.use(Config(retries=0))
+    monkeypatch.setattr(s3, "PART_BYTES", SMALL_PART_BYTES)
     faulty_s3.faults = Faults(error_share=1, methods=("PUT",))
     with pytest.raises(StorageError, match="upload part"):
         storage.put_file(source, url)
@@ -186,10 +194,10 @@ def test_a_writer_that_is_killed_leaves_no_object(
     faulty_s3: FaultyStore, s3_root: str, tmp_path: Path
 ) -> None:
     source, url = tmp_path / "large", storage.join(s3_root, "large")
-    source.write_bytes(bytes(2 * s3.PART_BYTES + 1))
-    faulty_s3.faults = Faults(slow_share=1, slow_seconds=1, methods=("PUT", "POST"))
-    code = "import sys, pathlib; from components import storage; "
-    code += "storage.put_file(pathlib.Path(sys.argv[1]), sys.argv[2])"
+    source.write_bytes(bytes(2 * SMALL_PART_BYTES + 1))
+    faulty_s3.faults = Faults(slow_share=1, slow_seconds=0.5, methods=("PUT", "POST"))
+    code = "import sys, pathlib; from components import storage; storage.objects.s3.PART_BYTES = "
+    code += f"{SMALL_PART_BYTES}; storage.put_file(pathlib.Path(sys.argv[1]), sys.argv[2])"
     with subprocess.Popen([sys.executable, "-c", code, str(source), url], cwd=ROOT) as writer:
         deadline = time.monotonic() + 60
         while faulty_s3.counts["PUT"] < 2 and time.monotonic() < deadline:
@@ -197,13 +205,18 @@ def test_a_writer_that_is_killed_leaves_no_object(
         writer.send_signal(signal.SIGKILL)
     assert faulty_s3.counts["PUT"] >= 2
     faulty_s3.faults = Faults()
-    time.sleep(1.1)  # what was on its way has arrived
+    time.sleep(0.7)  # what was on its way has arrived
     assert not storage.exists(url)
 
 
-def test_a_large_file_arrives_whole_in_a_storm(faulty_s3: FaultyStore, s3_root: str, tmp_path: Path) -> None:
+def test_a_large_file_arrives_whole_in_a_storm(
+    faulty_s3: FaultyStore, s3_root: str, tmp_path: Path, monkeypatch
+) -> None:
     source, url = tmp_path / "large", storage.join(s3_root, "large")
-    source.write_bytes(os.urandom(1 << 20) * 35)
+    source.write_bytes(os.urandom(3 * SMALL_PART_BYTES + 1))
+    storage.use(Config(retries=12))
+    monkeypatch.setattr(s3, "PART_BYTES", SMALL_PART_BYTES)
+    monkeypatch.setattr(objects, "PART_BYTES", 1 << 20)
     faulty_s3.faults = Faults(error_share=0.1, lost_answer_share=0.1, cut_share=0.1, short_share=0.1)
     storage.put_file(source, url)
     assert storage.sha256_of_file(storage.fetch(url, tmp_path)) == storage.sha256_of_file(source)
@@ -228,27 +241,6 @@ def test_a_forked_child_reads_after_its_parent_has(s3_root: str) -> None:
         assert child.exitcode == 0
     queue.close()
     assert storage.read_bytes(url) == b"content", "the parent's client still works"
-
-
-class _Objects:
-    def __init__(self, urls: list[str]) -> None:
-        self.urls = urls
-
-    def __len__(self) -> int:
-        return len(self.urls)
-
-    def __getitem__(self, index: int) -> bytes:
-        return storage.read_range(self.urls[index], 0, 2)
-
-
-def test_loader_workers_read_after_their_parent_has(s3_root: str) -> None:
-    from torch.utils.data import DataLoader
-
-    urls = [storage.join(s3_root, str(number)) for number in range(8)]
-    for number, url in enumerate(urls):
-        storage.write_bytes(url, b"%02d" % number)
-    loader = DataLoader(_Objects(urls), batch_size=None, num_workers=2, multiprocessing_context="fork")
-    assert list(loader) == [b"%02d" % number for number in range(8)]
 
 
 def test_late_reads_are_overtaken_and_duplicate_bytes_stay_under_their_share(
