@@ -1,0 +1,113 @@
+"""One picture of all proofs: what was tried, how often, and where the bars lie."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from components.observability import canvas
+from components.observability.canvas import SMALL, WIDTH, colour
+
+ROW = 46
+HEAD = 58
+PANEL = 190
+Result = Mapping[str, Any]
+
+
+def draw(results: Sequence[Result]) -> str:
+    """A line for each claim; under them damage by kind of file, and how well blocks mix."""
+    known = {str(result["name"]): result for result in results}
+    panels = [name for name in ("damage", "shuffle_quality") if name in known]
+    height = HEAD + ROW * len(results) + (PANEL + 40 if panels else 0) + 24
+    with canvas.style("proofs"):
+        figure = canvas.blank(WIDTH, height)
+        held = sum(bool(result["holds"]) for result in results)
+        canvas.headline(figure, f"{held} of {len(results)} claims about the data plane hold", "tried in full")
+        for place, result in enumerate(results):
+            _line(figure, result, 1 - (HEAD + ROW * place) / height, height)
+        for place, name in enumerate(panels):
+            left = (70 if place == 0 else WIDTH / 2 + 52) / WIDTH
+            axes = figure.add_axes((left, 62 / height, (WIDTH / 2 - 92) / WIDTH, (PANEL - 54) / height))
+            PANELS[name](axes, known[name]["figures"])
+        _caption(figure, results, height)
+        return canvas.svg(figure, "proofs", alone=True)
+
+
+def _line(figure: Any, result: Result, top: float, height: float) -> None:
+    shade = colour("green" if result["holds"] else "red")
+    figure.text(4 / WIDTH, top, "■", size=SMALL, va="top", color=shade)
+    claim = textwrap.wrap(str(result["claim"]), 76)[:2]
+    figure.text(20 / WIDTH, top, "\n".join(claim), size=SMALL, va="top", color=colour("ink"))
+    below = top - (15 * len(claim)) / height
+    figure.text(20 / WIDTH, below, _figures(result), size=9, va="top", color=colour("muted"))
+
+
+def _figures(result: Result) -> str:
+    """The numbers of a claim in one line."""
+    name, found = result["name"], result["figures"]
+    if name == "elastic_order":
+        cases = found["cases"].values()
+        told = ", ".join(
+            f"{sum(one[key] for one in cases)} {key}" for key in ("replayed", "lost", "different")
+        )
+        return f"{sum(one['cases'] for one in cases):,} cases: {told}"
+    if name == "resume_cost":
+        worst = max(
+            found["order"]["seconds_at_90"], *(one["seconds_at_90"] for one in found["real"].values())
+        )
+        state = max(one["state_bytes"] for one in found["real"].values())
+        return f"at most {1000 * worst:.0f} ms of {1000 * found['most_seconds']:.0f}, {state} bytes of state"
+    if name == "damage":
+        return f"{found['damages']:,} damages of a real data set"
+    if name == "shuffle_quality":
+        least = min(row["entropy"] for row in _default_blocks(found))
+        return f"entropy at least {least:.2f} of a uniform shuffle with shards of 256 items; less with larger"
+    return f"{result['seconds']:.0f} s"
+
+
+def _default_blocks(found: Result) -> list[Result]:
+    return [
+        row for row in found["measured"] if row["items_per_shard"] == 256 and row["block_items"] == 1 << 18
+    ]
+
+
+def _damage(axes: Any, found: Result) -> None:
+    """Of each kind of file, what the reader of token sequences made of its damage."""
+    kinds = ("tar", "index", "manifest", "other")
+    for place, kind in enumerate(kinds):
+        row = found["outcomes"][f"{kind}: sequences"]
+        start = 0
+        for name, shade in (("refused", "blue"), ("identical", "green")):
+            axes.barh(place, row.get(name, 0), left=start, height=0.62, color=colour(shade))
+            start += row.get(name, 0)
+        other = sum(row.values()) - start
+        axes.barh(place, other, left=start, height=0.62, color=colour("red"))
+    axes.set_yticks(range(len(kinds)), kinds)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("damages: blue refused, green harms nothing read", size=9)
+    axes.set_title("A reader after a damage", loc="left", size=SMALL, color=colour("ink"))
+
+
+def _shuffle(axes: Any, found: Result) -> None:
+    """Entropy of neighbours over a uniform shuffle's, by items in a block, at ten million items."""
+    for items, shade in ((256, "blue"), (1000, "orange"), (10_000, "pink")):
+        rows = [row for row in found["measured"] if row["items_per_shard"] == items and row["items"] > 9e6]
+        axes.plot([row["block_items"] for row in rows], [row["entropy"] for row in rows], color=colour(shade))
+        axes.text(
+            rows[-1]["block_items"] * 1.15, rows[-1]["entropy"], f"{items:,}", color=colour(shade), size=9
+        )
+    axes.axhline(found["bar"], color=colour("ink"), linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("items in a block; lines: items in a shard", size=9)
+    axes.set_title("Mixing, uniform is 1", loc="left", size=SMALL, color=colour("ink"))
+
+
+PANELS = {"damage": _damage, "shuffle_quality": _shuffle}
+
+
+def _caption(figure: Any, results: Sequence[Result], height: float) -> None:
+    newest = max(results, key=lambda result: str(result["date"]))
+    told = f"{newest['machine']['processor']}, {newest['date']}, commit {str(newest['commit'])[:10]}"
+    figure.text(4 / WIDTH, 8 / height, told, size=9, va="bottom", color=colour("muted"))
