@@ -193,7 +193,7 @@ FAULTS = (
         "25",
         "a client that was made before a fork hangs",
         "clients belong to the process that made them",
-        ("test_loader_workers_read_after_their_parent_has",),
+        ("test_a_forked_child_reads_after_its_parent_has",),
     ),
     Fault(
         "mosaicml-streaming: /dev/shm",
