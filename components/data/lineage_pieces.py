@@ -42,7 +42,7 @@ class Piece:
     members: dict[str, tuple[int, int]]
     """Offset and length of each member's content."""
     document_tokens: tuple[int, int]
-    """First and last but one, of the document's."""
+    """First of the document's, and the one after the last."""
     document_length: int
     slots: tuple[int, int]
     """Which of the row's slots it fills; a row has one more than it has inputs."""
