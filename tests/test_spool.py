@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from components.data.document import Document
+from components.data.document import Document, document_of
 from components.data.sources import python_stdlib
 from components.data.spool import Documents, Spool, offsets_of
 from components.errors import DataError
@@ -99,3 +100,14 @@ def test_an_empty_spool_holds_nothing(tmp_path: Path) -> None:
     documents = spooled(tmp_path / "kept.jsonl", [])
     assert list(documents) == []
     assert offsets_of(documents.path).is_file()
+
+
+def test_a_label_is_a_document_without_its_text_and_path(tmp_path: Path) -> None:
+    texts = ['{"sha256": "no"}', 'end "sha256": ', "ü 漢字 \\", '"}\n{"sha256": "', ""]
+    written = [replace(document_of(text.encode(), text), source=text) for text in texts]
+    with Spool(tmp_path / "documents") as spool:
+        for one in written:
+            spool.append(one)
+    documents = spool.documents()
+    assert list(documents.labels()) == [replace(one, text="", path="") for one in written]
+    assert list(documents.pick([3, 0, 3])) == [written[3], written[0], written[3]]

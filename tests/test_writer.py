@@ -206,6 +206,17 @@ def test_a_shard_that_was_cut_is_written_anew(undisturbed: Path, tmp_path: Path,
     assert manifest.digest(make(tmp_path)) == manifest.digest(str(undisturbed))
 
 
+@pytest.mark.parametrize("content", [b"", b'{"inputs": "', b"{}"])
+def test_a_receipt_that_a_power_cut_spoilt_is_not_believed(
+    undisturbed: Path, tmp_path: Path, content: bytes
+) -> None:
+    plan = plan_in(tmp_path)
+    pool.write(plan, lambda written: None, workers=1)
+    plan.receipt("train-000001.tar").write_bytes(content)
+    plan.counts("train-000002.tar").write_bytes(content)
+    assert manifest.digest(make(tmp_path)) == manifest.digest(str(undisturbed))
+
+
 def test_what_a_crash_left_is_swept_and_never_published(tmp_path: Path) -> None:
     folder = tmp_path / "scratch" / "data_set"
     receipt = "receipts/train-000077.tar.receipt.json"

@@ -71,7 +71,7 @@ def prepare(checked: Checked, trained: Tokenizer, folder: Path, config: Config) 
     files.mkdir(parents=True, exist_ok=True)
     tokenizer.save(trained, files)
     sha256 = storage.sha256_of_file(files / "tokenizer.json")
-    plan = Plan(folder, documents, sha256, layout(documents, config))
+    plan = Plan(folder, documents, sha256, layout(documents.labels(), config))
     leftovers.sweep_plan(plan)
     return plan
 

@@ -15,11 +15,13 @@ from pydantic import Field
 from components import plugins, storage
 from components.data import tar
 from components.data.document import Document
-from components.data.manifest import SPLITS, Shard
-from components.errors import DataError
+from components.data.manifest import Shard
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+WRITE_AHEAD_BYTES = 1 << 20
+_to_json = json.JSONEncoder(sort_keys=True).encode  # json.dumps would make an encoder a sample
 
 
 class Config(plugins.Config):
@@ -47,28 +49,13 @@ def split_of(document: Document, config: Config) -> str:
     return "held_out" if int.from_bytes(drawn[:8]) < config.held_out_share * 2**64 else "train"
 
 
-def split_documents(documents: Iterable[Document], config: Config) -> dict[str, list[Document]]:
-    """Documents by split; a split without any is an error, since nothing could be trained or measured."""
-    splits: dict[str, list[Document]] = {split: [] for split in SPLITS}
-    for document in documents:
-        splits[split_of(document, config)].append(document)
-    for split, found in splits.items():
-        if not found:
-            total = sum(map(len, splits.values()))
-            raise DataError(
-                f"none of {total} documents fell into split '{split}' with held_out_share="
-                f"{config.held_out_share}; add documents or change data.shards.held_out_share"
-            )
-    return splits
-
-
 def write_shard(path: Path, split: str, samples: Iterable[Sample], source: str = "") -> Shard:
     """Write a tar and its index, and flush both; names, times and owners are fixed."""
     from components.data import index
 
     rows: list[tuple[Any, ...]] = []
     digest, offset = hashlib.sha256(), 0
-    with path.open("wb") as file:
+    with path.open("wb", WRITE_AHEAD_BYTES) as file:
         for sample in samples:
             record, row = _record(sample, offset)
             file.write(record)
@@ -107,9 +94,10 @@ def _record(sample: Sample, offset: int) -> tuple[bytes, tuple[Any, ...]]:
     place = offset
     key = sample.document.key.encode()
     for kind, content in _members(sample):
-        pieces += (tar.header(key + kind, len(content)), content, tar.padding(len(content)))
-        parts.append((place + tar.BLOCK, len(content), checksum(content)))
-        place += sum(map(len, pieces[-3:]))
+        size, pad = len(content), tar.padding(len(content))
+        pieces += (tar.header(key + kind, size), content, pad)
+        parts.append((place + tar.BLOCK, size, checksum(content)))
+        place += tar.BLOCK + size + len(pad)
     return b"".join(pieces), (key, offset, place - offset, len(sample.tokens), *parts)
 
 
@@ -123,7 +111,7 @@ def _members(sample: Sample) -> Iterator[tuple[bytes, bytes]]:
         "source": document.source,
         "split": sample.split,
     }
-    yield b".json", json.dumps(facts, sort_keys=True).encode()
+    yield b".json", _to_json(facts).encode()
     yield b".npy", npy.to_bytes(sample.tokens)
     yield b".txt", document.text.encode()
 

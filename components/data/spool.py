@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FIELDS = [field.name for field in fields(Document)]
+_decode = json.JSONDecoder().raw_decode
 
 
 class Spool:
@@ -51,7 +52,7 @@ class Spool:
         start, end = self._offsets[index], self._offsets[index + 1]
         file = self._open()
         file.flush()
-        return Document(**json.loads(os.pread(file.fileno(), end - start, start)))
+        return _document(os.pread(file.fileno(), end - start, start))
 
     def append(self, document: Document) -> None:
         """Write a document behind the others."""
@@ -114,14 +115,24 @@ class Documents:
         with self.path.open("rb") as file:
             file.seek(int(self._offsets[start]))
             for _ in range(start, stop):
-                yield Document(**json.loads(file.readline()))
+                yield _document(file.readline())
+
+    def labels(self) -> Iterator[Document]:
+        """All documents without text and path, several times faster than with them.
+
+        In a line every quotation mark of a value is escaped, so the last `"sha256": ` is the field's.
+        """
+        with self.path.open("rb") as file:
+            for line in file:
+                facts = _decode("{" + line[line.rfind(b'"sha256": ') :].decode("ascii"))[0]
+                yield Document(facts["sha256"][:16], "", "", **facts)
 
     def pick(self, numbers: Iterable[int]) -> Iterator[Document]:
         """Documents by their numbers, in that order, from one open file."""
         with self.path.open("rb") as file:
             for number in numbers:
                 file.seek(int(self._offsets[number]))
-                yield Document(**json.loads(file.readline()))
+                yield _document(file.readline())
 
     def remove(self) -> None:
         """Free the disk; the documents are elsewhere by now."""
@@ -142,6 +153,10 @@ class Documents:
                 f"run the stage that writes it again"
             )
         return offsets
+
+
+def _document(line: bytes) -> Document:
+    return Document(**_decode(line.decode("ascii"))[0])
 
 
 def _fields(document: Document) -> dict[str, str]:

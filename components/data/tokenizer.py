@@ -102,4 +102,9 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[NDArray[Any]]:
         encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     finally:
         tokenizer.encode_special_tokens = False
-    return [np.array([*encoding.ids, END_OF_TEXT_ID], dtype=dtype) for encoding in encodings]
+    every = []
+    for encoding in encodings:
+        ids = encoding.ids  # a list of its own each time it is asked for
+        ids.append(END_OF_TEXT_ID)
+        every.append(np.fromiter(ids, dtype, len(ids)))
+    return every

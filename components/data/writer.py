@@ -16,6 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from components import storage
 from components.data.document import Document
 from components.data.layout import Part
@@ -55,9 +57,7 @@ def write_part(plan: Plan, part: Part) -> Written:
     shard = write_shard(aside / part.name, part.split, samples, part.source)
     for name in (shard.name, shard.index_name):
         os.replace(aside / name, plan.files / name)
-    _count(plan, shard, tokens)
-    receipt = {"inputs": inputs, "shard": shard.model_dump(mode="json")}
-    storage.write_json(str(plan.receipt(part.name)), receipt)
+    _note(plan, shard, tokens, inputs)
     return Written(shard, anew=True)
 
 
@@ -67,16 +67,22 @@ def read_receipt(plan: Plan, part: Part) -> Shard:
 
 
 def _finished(plan: Plan, part: Part, inputs: str) -> Shard | None:
-    place = plan.receipt(part.name)
-    if not place.exists():
+    """The shard that lies there, if it is whole and was made from the same."""
+    try:
+        found = storage.read_json(str(plan.receipt(part.name)))
+        shard = Shard.model_validate(found["shard"])
+        counted = int(np.load(plan.counts(part.name)).sum())
+    except FileNotFoundError:
         return None
-    if storage.read_json(str(place))["inputs"] != inputs:
+    except (ValueError, EOFError, KeyError):  # written without a flush, so a power cut may leave anything
+        logger.warning("the receipt of %s is not readable: written anew", part.name)
+        return None
+    if found["inputs"] != inputs:
         logger.warning("%s of an earlier run was made from something else: written anew", part.name)
-        place.unlink()
+        plan.receipt(part.name).unlink()
         return None
-    shard = read_receipt(plan, part)
     sizes = {shard.name: shard.bytes, shard.index_name: shard.index_bytes}
-    if all(_size(plan.files / name) == size for name, size in sizes.items()):
+    if counted == shard.tokens and all(_size(plan.files / name) == size for name, size in sizes.items()):
         return shard
     logger.warning("%s of an earlier run is not as its receipt says: written anew", part.name)
     return None
@@ -93,18 +99,28 @@ def _digest(plan: Plan, part: Part, documents: Sequence[Document]) -> str:
     made_from = [FORMAT, plan.tokenizer_sha256, part.split, part.source]
     found = xxh3_128(json.dumps(made_from).encode())
     for one in documents:
-        facts = json.dumps([one.key, one.sha256, one.path, one.source, len(one.text)])
-        found.update(facts.encode() + one.text.encode(errors="replace"))
+        found.update(
+            f"{one.key}\0{one.sha256}\0{one.path}\0{one.source}\0{len(one.text)}\0{one.text}".encode(
+                errors="replace"
+            )
+        )
     return found.hexdigest()
 
 
-def _count(plan: Plan, shard: Shard, tokens: list[NDArray[Any]]) -> None:
-    import numpy as np
-
+def _note(plan: Plan, shard: Shard, tokens: list[NDArray[Any]], inputs: str) -> None:
+    """Counts, then the receipt. Neither is flushed: what a power cut leaves of them is not believed."""
     vocab_size = _tokenizer(plan.files, plan.tokenizer_sha256).get_vocab_size()
-    file = io.BytesIO()
-    np.save(file, np.bincount(np.concatenate(tokens), minlength=vocab_size), allow_pickle=False)
-    storage.write_bytes(str(plan.counts(shard.name)), file.getvalue())
+    counts = io.BytesIO()
+    np.save(counts, np.bincount(np.concatenate(tokens), minlength=vocab_size), allow_pickle=False)
+    receipt = {"inputs": inputs, "shard": shard.model_dump(mode="json")}
+    for place, content in (
+        (plan.counts(shard.name), counts.getvalue()),
+        (plan.receipt(shard.name), json.dumps(receipt).encode()),
+    ):
+        place.parent.mkdir(exist_ok=True)
+        aside = place.with_suffix(f".{os.getpid()}")
+        aside.write_bytes(content)
+        os.replace(aside, place)
 
 
 @lru_cache(maxsize=1)
