@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from components.config import Profile, Run, configure, run_folder
+from components.config import Profile, Run, Sharding, configure, run_folder
 from components.data.integrity import check_dataset
-from components.errors import GateRefused
+from components.data.plan import Plan
+from components.data.spool import Documents
+from components.errors import ConfigError, GateRefused
+from tasks.write_group import CLUSTERS, GROUPS, write_in_groups
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
@@ -63,3 +67,23 @@ def test_a_source_that_fails_its_suite_is_refused_and_leaves_no_shards(tmp_path:
     assert record.status == "refused"
     assert [verdict.passed for verdict in record.verdicts] == [True, True, False]
     assert not Path(run_folder(run, profile).path("shards")).exists()
+
+
+def test_a_task_runner_writes_the_same_data_set_in_few_tasks(tmp_path: Path) -> None:
+    from flows.shard_dataset import shard_dataset
+
+    settings = ("data.shards.documents_per_shard=2",)
+    alone, mapped = (
+        shard_dataset(*small(tmp_path / runner, *settings, f"profile.sharding.runner={runner}"))
+        for runner in ("processes", "threads")
+    )
+    assert alone.metrics["shards"] > GROUPS
+    assert mapped.output("shards").digest == alone.output("shards").digest
+
+
+@pytest.mark.parametrize(
+    "runner", [name for name, (package, _) in CLUSTERS.items() if not find_spec(package)]
+)
+def test_a_runner_that_is_not_installed_says_how_to(runner: str) -> None:
+    with pytest.raises(ConfigError, match=rf"'\.\[{runner}\]'"):
+        write_in_groups(Plan(Path(), Documents(Path()), "", []), print, sharding=Sharding(runner=runner))
