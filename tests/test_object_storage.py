@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from components import storage
-from components.errors import StorageError
+from components.errors import ConfigError, StorageError
 from components.reliability.faulty_object_store import Faults, FaultyStore
 from components.remote import filesystems, hedging, objects, retries, s3
 from components.storage import Config
@@ -99,8 +99,9 @@ def test_what_is_true_is_not_asked_twice(faulty_s3: FaultyStore, s3_root: str) -
         storage.read_range(storage.join(s3_root, "nowhere"), 0, 10)
     assert faulty_s3.counts["GET"] == 1
     faulty_s3.faults = Faults(error_share=1, error_status=403)
-    with pytest.raises(PermissionError):
+    with pytest.raises(PermissionError, match=f"write {s3_root}/x is not allowed") as caught:
         storage.write_bytes(storage.join(s3_root, "x"), b"x")
+    assert isinstance(caught.value, StorageError)
     assert faulty_s3.counts["PUT"] == 1
     assert budget().repetitions == 0
 
@@ -299,6 +300,29 @@ def test_a_store_that_never_answers_is_given_up(faulty_s3: FaultyStore, s3_root:
         with pytest.raises(StorageError, match="failed 2 times"):
             ask(storage.join(s3_root, "x"))
     assert time.monotonic() - started < 5
+
+
+def test_without_credentials_the_error_says_how_to_give_them(
+    s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    url = storage.join(s3_root, "x")
+    uses = (storage.exists, storage.walk, storage.read_bytes, lambda url: storage.read_range(url, 0, 1))
+    for use in (*uses, lambda url: storage.create_bytes(url, b"x")):
+        with pytest.raises(ConfigError, match="export AWS_ACCESS_KEY_ID"):
+            use(url)
+
+
+def test_a_bucket_that_is_not_there_is_called_that(s3_root: str, tmp_path: Path) -> None:
+    url, source = "s3://no-such-bucket/x", tmp_path / "source"
+    source.write_bytes(b"x")
+    for write in (storage.write_bytes, storage.create_bytes, lambda url, _: storage.put_file(source, url)):
+        with pytest.raises(ConfigError, match=f"there is no bucket for {url}"):
+            write(url, b"x")
 
 
 def test_the_profile_may_name_the_endpoint(s3_root: str, s3_server: str, monkeypatch) -> None:

@@ -2,6 +2,20 @@
 
 The settings travel in the environment, so ranks under torchrun, data loader workers, forked or spawned, and
 sub-processes all see what their parent saw, without an argument in every call.
+
+Amazon S3: credentials from wherever its own tools take them (`AWS_PROFILE`, `AWS_ACCESS_KEY_ID` and
+`AWS_SECRET_ACCESS_KEY`, a role of the machine), the region from `AWS_DEFAULT_REGION`; then
+
+    stanchion run shard_dataset --set profile.storage.root=s3://bucket/runs
+    stanchion check s3://bucket/runs/NAME/shards
+
+MinIO, Ceph or another server: the same, and its address, for all commands in the environment
+
+    export AWS_ENDPOINT_URL=http://minio:9000 AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=...
+
+or for runs alone by `--set profile.storage.endpoint_url=http://minio:9000`. The bucket must exist. `scratch`
+and `cache` are local folders: the first holds a data set until it is uploaded, the second keeps copies of the
+shards that are read. No secret belongs into a profile: records keep the settings of a run.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from components.errors import StorageError
+from components.errors import ConfigError, StorageError
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504}
@@ -46,12 +46,18 @@ PASSING_CLASSES = {  # by name: none of their packages need be installed, let al
     "ResponseParserError",
 }
 
+NOT_SET_UP = {"NoCredentialsError", "PartialCredentialsError", "NoAuthTokenError", "ProfileNotFound"}
+
 Answer = TypeVar("Answer")
 logger = logging.getLogger(__name__)
 
 
 class Short(OSError):
     """Fewer bytes came or arrived than were asked for."""
+
+
+class Denied(StorageError, PermissionError):
+    """The store knows who asks, and says no."""
 
 
 class Budget:
@@ -96,6 +102,8 @@ def persist(
         try:
             return request()
         except Exception as error:
+            if (explained := _explained(doing, url, error)) is not None:
+                raise explained from error
             if not may_pass(error):
                 raise
             if attempt > retries:
@@ -141,11 +149,27 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         one = one.__cause__
 
 
+def _explained(doing: str, url: str, error: Exception) -> Exception | None:
+    """What a person can set right, in words; the clients' own errors do not even name the address."""
+    if type(error).__name__ in NOT_SET_UP:
+        return ConfigError(
+            f"no credentials for {url}: {error}; export AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or set "
+            f"AWS_PROFILE to one of ~/.aws/credentials"
+        )
+    if answer_of(error)[1] == "NoSuchBucket":
+        return ConfigError(f"there is no bucket for {url}; create it, or name another")
+    if isinstance(error, PermissionError):
+        return Denied(
+            f"{doing} {url} is not allowed: {error}; look at the credentials and the bucket's policy", url=url
+        )
+    return None
+
+
 def _given_up(doing: str, url: str, attempts: int, error: Exception, hint: str) -> StorageError:
     cause = f"{type(error).__name__}: {error}"
     return StorageError(
-        f"{doing} {url} failed {attempts} times, last with {cause}; the store is slow or down: "
-        f"wait and run again ({hint})",
+        f"{doing} {url} failed {attempts} times, last with {cause}; the store is slow or down, or elsewhere: "
+        f"wait and run again ({hint}), or name its address in storage.endpoint_url",
         url=url,
         attempts=attempts,
     )
