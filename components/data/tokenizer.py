@@ -64,17 +64,19 @@ def save(tokenizer: Tokenizer, folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
-def load(folder: Path) -> Tokenizer:
-    """The tokenizer of a data set, checkpoint or release."""
-    from tokenizers import Tokenizer
 def fetch(url: str, manifest: Manifest, folder: Path) -> Path:
     """Copy a data set's tokenizer, and nothing else of it, into a folder, as its manifest says."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
-        content = storage.read_bytes(storage.join(url, name))
-        if (found := storage.sha256_of_bytes(content)) != manifest.files[name].sha256:
+        try:
+            content, expected = storage.read_bytes(storage.join(url, name)), manifest.files[name].sha256
+        except (FileNotFoundError, KeyError):
             raise ShardIntegrityError(
-                f"{name} of {url} has SHA-256 {found}, its manifest says {manifest.files[name].sha256}; "
+                f"{name} is missing from {url} or from its manifest; restore it or build the data set again"
+            ) from None
+        if (found := storage.sha256_of_bytes(content)) != expected:
+            raise ShardIntegrityError(
+                f"{name} of {url} has SHA-256 {found}, its manifest says {expected}; "
                 "a model that is saved with it would speak another language: restore the file or build the "
                 "data set again"
             )
@@ -82,6 +84,9 @@ def fetch(url: str, manifest: Manifest, folder: Path) -> Path:
     return folder
 
 
+def load(folder: Path) -> Tokenizer:
+    """The tokenizer of a data set, checkpoint or release."""
+    from tokenizers import Tokenizer
 
     path = folder / "tokenizer.json"
     if not path.is_file():
