@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, GetJsonSchemaHandler, ValidationError, fi
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from components import storage
 from components.alignment.config import Alignment
 from components.data.curation.curate import Config as Checks
 from components.data.mixture import counts_per_batch
@@ -280,7 +281,8 @@ def _check_mixture(run: Run) -> None:
 
 
 def run_folder(run: Run, profile: Profile) -> RunFolder:
-    """The folder of this run under this profile's storage."""
+    """The folder of this run under this profile's storage, which behaves as the profile says from here on."""
+    storage.use(profile.storage)
     return RunFolder(profile.storage.root, run.id, profile.storage.scratch)
 
 

@@ -25,6 +25,7 @@ from components.errors import ConfigError
 from components.remote import objects
 from components.remote.filesystems import LOCAL, protocol_of
 from components.remote.options import Config as Config
+from components.remote.options import inherited as inherited
 from components.remote.options import options as options
 from components.remote.options import use as use
 

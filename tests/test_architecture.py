@@ -55,7 +55,8 @@ def test_reading_a_run_imports_nothing_heavy() -> None:
 
 
 def test_init_files_are_empty() -> None:
-    full = [str(p) for p in ROOT.glob("[!.]*/**/__init__.py") if p.read_text().strip()]
+    ours = {*ROOT.glob("[!.]*/**/__init__.py")} - {*ROOT.glob("runs/**/__init__.py")}
+    full = [str(path) for path in ours if path.read_text().strip()]
     assert full == []
 
 

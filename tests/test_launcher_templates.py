@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from components import storage
+from components.config import Profile, Run, run_folder
 from components.errors import ConfigError
 from components.jobs import Job
 from components.launchers import kubernetes, slurm
@@ -41,6 +43,16 @@ def test_the_manifest_is_an_indexed_job_with_its_service(job) -> None:
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 4
     assert container["args"][-2:] == ["-m", "components.training.pretrain"]
     assert {"name": "HF_HUB_OFFLINE", "value": "1"} in container["env"]
+
+
+@pytest.mark.parametrize("launcher", [slurm, kubernetes])
+def test_ranks_elsewhere_treat_storage_as_the_profile_says(launcher, job, monkeypatch) -> None:
+    monkeypatch.setenv("STANCHION_STORAGE", "{}")
+    profile = Profile.model_validate("slurm")
+    patient = profile.storage.model_copy(update={"retries": 17})
+    run_folder(Run(), profile.model_copy(update={"storage": patient}))
+    assert "retries" in launcher.render(job, launcher.Config(processes_per_node=4))
+    assert storage.options().retries == 17
 
 
 @pytest.mark.parametrize("launcher", [slurm, kubernetes])

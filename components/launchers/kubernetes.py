@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import Field
 
-from components import plugins, quiet
+from components import plugins, quiet, storage
 from components.errors import ConfigError, JobError
 from components.jobs import FOLDER_VARIABLE, Handle, Job
 
@@ -136,6 +136,7 @@ def render(job: Job, config: Config) -> str:
     ]
     environment = {
         **quiet.ENVIRONMENT,
+        **storage.inherited(),
         **job.environment,
         FOLDER_VARIABLE: str(job.folder),
         "OMP_NUM_THREADS": str(job.threads_per_process),

@@ -73,6 +73,11 @@ def use(config: Config) -> None:
     os.environ[VARIABLE] = config.model_dump_json()
 
 
+def inherited() -> dict[str, str]:
+    """What a process elsewhere needs in its environment to behave like this one."""
+    return {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
+
+
 def options() -> Config:
     """What the nearest `use` above this process said; the defaults when there was none."""
     return _parse(os.environ.get(VARIABLE, "{}"))
