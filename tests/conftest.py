@@ -156,7 +156,7 @@ def s3_server() -> Iterator[str]:
 
 
 @pytest.fixture
-def s3_root(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def s3_root(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A fresh bucket, and the environment that a user of any S3 server has."""
     from components.reliability import object_server
     from components.remote import filesystems
@@ -165,9 +165,10 @@ def s3_root(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.setenv(name, value)
     bucket = f"bucket-{uuid.uuid4().hex[:12]}"
     object_server.make_bucket(s3_server, bucket)
+    clients = filesystems.process().filesystems  # a new one takes longer than most tests
     filesystems.forget()
-    yield f"s3://{bucket}"
-    filesystems.forget()
+    filesystems.process().filesystems.update(clients)
+    return f"s3://{bucket}"
 
 
 @pytest.fixture

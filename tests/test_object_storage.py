@@ -303,13 +303,15 @@ def test_a_store_that_never_answers_is_given_up(faulty_s3: FaultyStore, s3_root:
 
 
 def test_without_credentials_the_error_says_how_to_give_them(
-    s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    filesystems.forget()
+    request.addfinalizer(filesystems.forget)
     url = storage.join(s3_root, "x")
     uses = (storage.exists, storage.walk, storage.read_bytes, lambda url: storage.read_range(url, 0, 1))
     for use in (*uses, lambda url: storage.create_bytes(url, b"x")):
