@@ -15,10 +15,10 @@ PROFILE ?= laptop
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix docs bench prove serve clean lock
+.PHONY: help setup demo test check fix docs bench bench-data prove serve clean lock
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: .venv/.ready ## Install everything into .venv (once; again when the lock changes)
 
@@ -48,6 +48,9 @@ bench: setup ## Run every case study and keep its figures and pictures in case_s
 
 prove: setup ## Try every claim about the data plane in full; figures in case_studies/results/proofs/
 	$(BIN)/python -m case_studies.proofs
+
+bench-data: setup | $(UV) ## Race our loader against its peers, each in its own environment; BENCH_DOCUMENTS=20000 is short
+	$(BIN)/python -m case_studies.benchmarks.data_loaders --uv $(UV) $(if $(BENCH_DOCUMENTS),--documents $(BENCH_DOCUMENTS))
 
 serve: setup ## Start a Prefect server, a worker and all deployments; Ctrl-C ends them
 	$(BIN)/python -m flows._serve
