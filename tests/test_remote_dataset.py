@@ -155,6 +155,23 @@ def test_a_shard_that_was_damaged_in_the_store_is_never_read(
     assert shard.sha256 not in [path.name for path in copies(cache)]
 
 
+def test_where_damage_is_skipped_the_rest_of_a_damaged_shard_is_read_from_its_store(
+    published: str, small_shards: Path
+) -> None:
+    shard = manifests.read(published).shards_of("train")[0]
+    place = storage.join(published, shard.name)
+    content = bytearray(storage.read_bytes(place))
+    with Reader(str(small_shards)) as whole, Reader(published, on_fault=lambda _: None) as reader:
+        content[int(whole.index(shard)["txt"]["start"][1])] ^= 1
+        storage.write_bytes(place, bytes(content))
+        for row in range(shard.samples):
+            if row != 1:
+                assert reader.content(shard, row, "txt") == whole.content(shard, row, "txt")
+        with pytest.raises(ShardIntegrityError) as caught:
+            reader.content(shard, 1, "txt")
+        assert caught.value.key == whole.key(shard, 1)
+
+
 def test_a_shard_that_is_missing_from_the_store_is_named(published: str) -> None:
     shard = manifests.read(published).shards_of("train")[0]
     storage.remove(storage.join(published, shard.name))

@@ -49,6 +49,7 @@ class Reader:
     ) -> None:
         self._files: OrderedDict[str, int] = OrderedDict()
         self._anew: set[str] = set()
+        self._in_place: set[str] = set()
         self.url, self.verify = url, verify
         self.manifest, self.digest = manifests.read_with_digest(url, digest)
         self._tokens: Recent[Tokens] = Recent(cache_bytes)
@@ -68,7 +69,7 @@ class Reader:
         """One member of one sample."""
         place = self.index(shard)[row][kind]
         start, size, expected = int(place["start"]), int(place["bytes"]), int(place["xxh3"])
-        content = os.pread(self.descriptor(shard), size, start)
+        content = self._read(shard, start, size)
         if self.verify and (len(content) != size or checksum(content) != expected):
             if self._copied_anew(shard):
                 return self.content(shard, row, kind)
@@ -208,12 +209,26 @@ class Reader:
 
     def _copied_anew(self, shard: Shard) -> bool:
         """Once for each shard: a damaged copy of a remote one says nothing about the shard itself."""
-        if storage.is_local(self.url) or shard.name in self._anew:
+        if storage.is_local(self.url) or shard.name in self._anew | self._in_place:
             return False
         self._anew.add(shard.name)
         cache.drop(shard.sha256, descriptor := self._files.pop(shard.name))
         os.close(descriptor)
         return True
+
+    def _read(self, shard: Shard, start: int, size: int) -> bytes:
+        """From a local file; where damage is skipped, what is left of a damaged remote shard from its store."""
+        if shard.name not in self._in_place:
+            try:
+                return os.pread(self.descriptor(shard), size, start)
+            except ShardIntegrityError:
+                if self.on_fault is None or storage.is_local(self.url):
+                    raise
+                self._in_place.add(shard.name)
+        try:
+            return storage.read_range(storage.join(self.url, shard.name), start, size)
+        except OSError:  # it is gone, or shorter than this
+            return b""
 
     def _open(self, shard: Shard) -> int:
         try:
