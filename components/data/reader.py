@@ -217,7 +217,7 @@ class Reader:
         return True
 
     def _read(self, shard: Shard, start: int, size: int) -> bytes:
-        """From a local file; where damage is skipped, what is left of a damaged remote shard from its store."""
+        """From a local file; where damage is skipped, what is left of a damaged one where it lies."""
         if shard.name not in self._in_place:
             try:
                 return os.pread(self.descriptor(shard), size, start)
