@@ -15,7 +15,7 @@ DOCUMENTS = 200_000
 SEED = 20_260
 VOCABULARY = 20_000
 SHORTEST, MEAN_MORE = 40, 192.0
-"""Words of the shortest document, and how many the others have beyond it in the mean; about 1,090 bytes then."""
+"""Words of the shortest document, and how many more the others have in the mean: about 1,090 bytes then."""
 AT_ONCE = 10_000
 
 

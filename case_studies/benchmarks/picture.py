@@ -17,7 +17,7 @@ def drawn(found: dict[str, Any]) -> str:
     with canvas.style("data-loaders"):
         axes = canvas.axes(
             title(found),
-            "thousand documents of about 1 KB per CPU-second, one process, shuffled; median epoch",
+            "thousand documents of 1 KB per CPU-second, one process, shuffled",
             height=height,
             margin={"left": 160, "right": 60, "bottom": 58},
         )
