@@ -7,10 +7,10 @@ from pathlib import Path
 
 from components.config import Data, Profile, Run
 from components.data import manifest as manifests
-from components.data import vocabulary
 from components.data.curation.curate import curate
-from components.data.dataset import make_dataset
 from components.data.shards import split_of
+from components.data.writing import vocabulary
+from components.data.writing.dataset import make_dataset
 from components.plugins import load, name_of
 from components.records import Artifact, RunFolder
 from components.training.config import Model

@@ -39,9 +39,9 @@ from components import storage
 from components.config import Profile, Run
 from components.data import integrity, tar
 from components.data.manifest import Shard
-from components.data.quarantine import table
+from components.data.mending.quarantine import table
+from components.data.mending.rebuild import rebuild
 from components.data.reader import Reader
-from components.data.rebuild import rebuild
 from components.data.samples import SampleStream
 from components.data.shards import Config as Shards
 from components.data.stream import TokenStream

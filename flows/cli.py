@@ -133,7 +133,7 @@ def rebuild(
     path
         The data set's folder or URL, or its run's.
     """
-    from components.data.rebuild import data_set_in, rebuild, scratch_of
+    from components.data.mending.rebuild import data_set_in, rebuild, scratch_of
     from components.verification import verify
 
     url = data_set_in(path)
@@ -165,9 +165,9 @@ def explain(
     path
         A run, by its folder, URL or name under runs/, or one checkpoint.
     """
-    from components.data.lineage import explain
-    from components.data.lineage_text import as_json, as_text
-    from components.data.trained_order import trained_order
+    from components.data.lineage.explain import explain
+    from components.data.lineage.text import as_json, as_text
+    from components.data.lineage.trained_order import trained_order
 
     found = explain(trained_order(_run_or_folder(path), step), step=step, rank=rank, row=row)
     print(as_json(found) if json else as_text(found))

@@ -8,8 +8,8 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from components.config import Data
-from components.data import vocabulary
 from components.data.curation.checked import Checked
+from components.data.writing import vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -10,10 +10,10 @@ from prefect.cache_policies import NO_CACHE
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from components.config import Sharding
-from components.data import pool
-from components.data.layout import Part
-from components.data.plan import Plan
-from components.data.writer import Written, write_part
+from components.data.writing import pool
+from components.data.writing.layout import Part
+from components.data.writing.plan import Plan
+from components.data.writing.writer import Written, write_part
 from components.errors import ConfigError
 
 GROUPS = 16

@@ -11,10 +11,10 @@ from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from prefect.cache_policies import NO_CACHE
 
 from components.config import Data, Sharding
-from components.data import pool
 from components.data.card import card
 from components.data.curation.checked import Checked
-from components.data.dataset import Progress, Write, make_dataset
+from components.data.writing import pool
+from components.data.writing.dataset import Progress, Write, make_dataset
 from components.records import RunFolder
 from tasks.write_group import write_in_groups
 

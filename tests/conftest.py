@@ -35,9 +35,10 @@ def prefect_server() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def make_shards(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Document]], Path]:
     """Publish documents as a data set with 320 tokens in its vocabulary."""
-    from components.data import dataset, shards, tokenizer
+    from components.data import shards, tokenizer
     from components.data.curation.checked import Checked
     from components.data.sources import python_stdlib
+    from components.data.writing import dataset
 
     def make(kept: list[Document]) -> Path:
         texts = [document.text for document in kept]

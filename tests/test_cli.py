@@ -73,9 +73,10 @@ def test_list_names_what_can_be_run() -> None:
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
     """A data set of real files, one shard of which has a flipped bit and one index of which is gone."""
-    from components.data import dataset, shards, tokenizer
+    from components.data import shards, tokenizer
     from components.data.curation.checked import Checked
     from components.data.sources import python_stdlib
+    from components.data.writing import dataset
 
     source = python_stdlib.Config(max_documents=40)
     kept = [one for one in python_stdlib.read(source) if one.text]

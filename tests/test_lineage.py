@@ -18,12 +18,12 @@ import pytest
 
 from components.data import tokenizer
 from components.data.document import Document, document_of
-from components.data.lineage import Origins, explain
-from components.data.lineage_text import as_json, as_text
+from components.data.lineage.explain import Origins, explain
+from components.data.lineage.text import as_json, as_text
+from components.data.lineage.trained_order import trained_order
 from components.data.packing import Config as Packing
 from components.data.reader import Reader
 from components.data.stream import TokenStream
-from components.data.trained_order import trained_order
 from components.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parent.parent
@@ -255,9 +255,10 @@ def test_copies_that_were_set_aside_are_named_with_what_they_repeat(tmp_path: Pa
 
 def with_copies(folder: Path) -> Path:
     """A data set from which one document was set aside as a near copy."""
-    from components.data import dataset, shards
+    from components.data import shards
     from components.data.curation.checked import Checked, set_aside
     from components.data.sources import python_stdlib
+    from components.data.writing import dataset
 
     kept = [document_of(f"number {n} is {n**4}\n".encode() * 8, f"{n}.txt") for n in range(40)]
     config = shards.Config(documents_per_shard=10, held_out_share=0.2)
@@ -355,7 +356,7 @@ def test_as_json_it_is_everything_that_is_known(run: Path) -> None:
 def test_nothing_heavy_is_imported_to_explain() -> None:
     heavy = {"torch", "prefect", "great_expectations", "pandas", "datasets", "webdataset"}
     code = (
-        "import sys; import components.data.lineage_text, components.data.trained_order; "
+        "import sys; import components.data.lineage.text, components.data.lineage.trained_order; "
         f"found = {heavy} & set(sys.modules); assert not found, found"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

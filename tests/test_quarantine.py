@@ -16,8 +16,8 @@ import pytest
 
 from components.data.document import Document, document_of
 from components.data.manifest import Shard
+from components.data.mending.quarantine import Policy, Quarantine, table
 from components.data.packing import Config as Packing
-from components.data.quarantine import Policy, Quarantine, table
 from components.data.reader import Reader
 from components.data.samples import SampleStream
 from components.data.stream import IGNORED, PADDING, TokenStream
@@ -153,7 +153,7 @@ import sys
 from pathlib import Path
 from components.data.manifest import Shard
 from components.data.packing import Config as Packing
-from components.data.quarantine import Policy, Quarantine
+from components.data.mending.quarantine import Policy, Quarantine
 from components.errors import ShardIntegrityError
 
 folder, who, first, last, limit = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])

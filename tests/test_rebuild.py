@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from components import storage
-from components.data import dataset, integrity, manifest, shards, tokenizer
+from components.data import integrity, manifest, shards, tokenizer
 from components.data.curation.checked import Checked, set_aside
 from components.data.document import Document
-from components.data.rebuild import data_set_in, rebuild, scratch_of
+from components.data.mending.rebuild import data_set_in, rebuild, scratch_of
 from components.data.sources import mixture
+from components.data.writing import dataset
 from components.errors import ConfigError, DataError
 
 CONFIG = shards.Config(documents_per_shard=6, held_out_share=0.25)

@@ -10,8 +10,8 @@ import pytest
 
 from components.config import Profile, Run, Sharding, configure, run_folder
 from components.data.integrity import check_dataset
-from components.data.plan import Plan
 from components.data.spool import Documents
+from components.data.writing.plan import Plan
 from components.errors import ConfigError, GateRefused
 from tasks.write_group import CLUSTERS, GROUPS, write_in_groups
 

@@ -14,26 +14,15 @@ import pytest
 
 from case_studies.proofs import killed_writer
 from components import storage
-from components.data import (
-    dataset,
-    leftovers,
-    manifest,
-    pool,
-    publish,
-    shards,
-    stream,
-    tokenizer,
-    uploads,
-    vocabulary,
-    writer,
-)
+from components.data import manifest, shards, stream, tokenizer
 from components.data.card import card
 from components.data.curation.checked import Checked, SetAside
 from components.data.document import Document, document_of
 from components.data.integrity import check_dataset
-from components.data.layout import layout
-from components.data.plan import Plan, held
 from components.data.sources import directory
+from components.data.writing import dataset, leftovers, pool, publish, uploads, vocabulary, writer
+from components.data.writing.layout import layout
+from components.data.writing.plan import Plan, held
 from components.errors import DataError
 
 SHARDS = shards.Config(documents_per_shard=8, held_out_share=0.25)

@@ -25,14 +25,15 @@ from typing import Any
 import psutil
 
 from components import storage
-from components.data import dataset, pool, shards, vocabulary
 from components.data import manifest as manifests
+from components.data import shards
 from components.data import tokenizer as tokenizers
 from components.data.curation.checked import Checked, SetAside
 from components.data.document import document_of
 from components.data.integrity import check_dataset
 from components.data.sources import directory
 from components.data.spool import Documents, Spool
+from components.data.writing import dataset, pool, vocabulary
 from components.errors import DataError, JobFailed
 from components.reliability import object_server
 from components.remote import filesystems

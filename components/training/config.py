@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from components.data.mending.quarantine import Policy
 from components.data.packing import Config as Packing
-from components.data.quarantine import Policy
 from components.plugins import Config
 
 

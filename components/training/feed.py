@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from components.data.loader import Loader
+from components.data.mending.quarantine import Quarantine, table
 from components.data.position import Position
-from components.data.quarantine import Quarantine, table
 from components.data.reader import Reader
 from components.data.stream import Batch, TokenStream
 from components.jobs import Rank

@@ -19,11 +19,12 @@ VOCABULARY = 2048
 
 def build(documents: Iterable[str], folder: Path, *, shard_bytes: int) -> None:
     """Shards as every data set has them, written by all cores."""
-    from components.data import dataset, shards, tokenizer
+    from components.data import shards, tokenizer
     from components.data.curation.checked import Checked
     from components.data.document import document_of
     from components.data.sources import python_stdlib
     from components.data.spool import Spool
+    from components.data.writing import dataset
 
     size, characters = 0, 0
     scratch = folder.with_name(f"{folder.name}.scratch")

@@ -1,4 +1,4 @@
-"""A process that writes shards: `python -m components.data.pool_worker`, started by `components.data.pool`.
+"""A process that writes shards: `python -m components.data.writing.pool_worker`, as `pool` starts it.
 
 Through its standard input come the plan and then parts, through its standard output go what became of each;
 both as pickles, between two processes of one program. It ends with its input.
@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import BinaryIO
 
-from components.data.writer import Written, write_part
+from components.data.writing.writer import Written, write_part
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from components import storage
-from components.data.lineage_pieces import Piece, pieces_of
+from components.data.lineage.pieces import Piece, pieces_of
+from components.data.lineage.trained_order import TrainedOrder
 from components.data.reader import Reader
 from components.data.stream import TokenStream
-from components.data.trained_order import TrainedOrder
 from components.errors import ConfigError, DataError
 
 

@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 
 from components import storage
-from components.data import leftovers, uploads
 from components.data import manifest as manifests
+from components.data.writing import leftovers, uploads
 from components.errors import DataError
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from components import storage
 from components.data import manifest as manifests
-from components.data.plan import Plan
+from components.data.writing.plan import Plan
 from components.errors import DataError
 
 OURS = re.compile(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from components import storage
 from components.contents import Entry
-from components.data.pace import Pace
+from components.data.writing.pace import Pace
 
 AT_ONCE = 4
 

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from components import contents, plugins, storage
-from components.data import leftovers, pool, tokenizer, unigram
 from components.data import manifest as manifests
+from components.data import tokenizer, unigram
 from components.data.curation.checked import Checked
-from components.data.layout import layout
 from components.data.manifest import SPLITS, Manifest, Shard, Source, Split
-from components.data.pace import Pace
-from components.data.plan import Plan, held, on_disk
-from components.data.publish import publish
 from components.data.shards import Config
-from components.data.writer import Written, read_receipt
+from components.data.writing import leftovers, pool
+from components.data.writing.layout import layout
+from components.data.writing.pace import Pace
+from components.data.writing.plan import Plan, held, on_disk
+from components.data.writing.publish import publish
+from components.data.writing.writer import Written, read_receipt
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,11 +20,11 @@ import numpy as np
 
 from components import storage
 from components.data.document import Document
-from components.data.layout import Part
 from components.data.manifest import Shard
-from components.data.plan import Plan
 from components.data.shards import Sample, write_shard
 from components.data.tokenizer import encode, load
+from components.data.writing.layout import Part
+from components.data.writing.plan import Plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 
-from components.data.layout import Part
-from components.data.plan import Plan
-from components.data.writer import Written, write_part
+from components.data.writing.layout import Part
+from components.data.writing.plan import Plan
+from components.data.writing.writer import Written, write_part
 from components.errors import DataError
 from components.reliability.owned import PARENT_VARIABLE
 
@@ -64,7 +64,7 @@ class Worker:
 
     def __init__(self, plan: Plan) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "components.reliability.owned", "components.data.pool_worker"],
+            [sys.executable, "-m", "components.reliability.owned", "components.data.writing.pool_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from components.data.curation.checked import Kept
-from components.data.layout import Part
 from components.data.spool import Documents, Spool
+from components.data.writing.layout import Part
 from components.errors import DataError
 
 

@@ -18,7 +18,7 @@ from components import storage
 from components.data import cache, index, integrity, tar, tokenizer
 from components.data import manifest as manifests
 from components.data.manifest import Manifest, Shard
-from components.data.reread import AGAIN, Lost, read_again
+from components.data.mending.reread import AGAIN, Lost, read_again
 from components.data.shards import Sample, write_shard
 from components.data.spool import Spool
 from components.errors import ConfigError, DataError

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from components.data.lineage import Origins, Validation
-from components.data.lineage_pieces import Piece
+from components.data.lineage.explain import Origins, Validation
+from components.data.lineage.pieces import Piece
 
 TEXT_WIDTH = 60
 
