@@ -51,6 +51,7 @@ prove: setup ## Try every claim about the data plane in full; figures in case_st
 
 bench-data: setup | $(UV) ## Race our loader against its peers, each in its own environment; BENCH_DOCUMENTS=20000 is short
 	$(BIN)/python -m case_studies.benchmarks.data_loaders --uv $(UV) $(if $(BENCH_DOCUMENTS),--documents $(BENCH_DOCUMENTS))
+	$(BIN)/python -m case_studies.benchmarks.tokenise_and_shard
 
 serve: setup ## Start a Prefect server, a worker and all deployments; Ctrl-C ends them
 	$(BIN)/python -m flows._serve

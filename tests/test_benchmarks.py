@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from case_studies.benchmarks import corpus, data_loaders, environments, picture, ratios
+from case_studies.benchmarks import corpus, data_loaders, environments, picture, ratios, tokenise_and_shard
 from case_studies.benchmarks.data_loaders import ENTRIES, Bench, Entry
 from case_studies.benchmarks.worker import Silent, Worker, ours
 from components import plugins
@@ -142,3 +142,21 @@ def test_a_peer_tells_its_pins_and_imports_nothing_heavy(name: str) -> None:
 
 def test_what_needs_no_packages_runs_where_we_run(tmp_path: Path) -> None:
     assert environments.python_of((), tmp_path, "/no/such/uv") == ours()
+
+
+def test_the_writer_is_compared_with_the_tokenizer_alone_in_the_same_turn() -> None:
+    turns = [_turn(1.0, 2.0), _turn(4.0, 5.0), _turn(2.0, 20.0)]
+    assert tokenise_and_shard.shares(turns) == {"wall": 0.5, "cpu": 0.25}
+
+
+def _turn(alone: float, written: float) -> tokenise_and_shard.Turn:
+    return {"alone": {"wall": alone, "cpu": alone}, "written": {"wall": written, "cpu": 2 * written}}
+
+
+def test_tokenizer_and_writer_are_timed_on_the_same_documents() -> None:
+    found = tokenise_and_shard.measured(documents=400, rounds=2)
+    assert found["documents"] == 400
+    assert found["bytes"] == sum(map(len, corpus.draw(400, corpus.SEED)))
+    assert len(found["turns"]) == 2
+    assert all(side["wall"] > 0 and side["cpu"] > 0 for turn in found["turns"] for side in turn.values())
+    assert found["holds"] == (found["share_of_wall"] >= found["least"] == 0.9)
