@@ -159,4 +159,4 @@ def test_tokenizer_and_writer_are_timed_on_the_same_documents() -> None:
     assert found["bytes"] == sum(map(len, corpus.draw(400, corpus.SEED)))
     assert len(found["turns"]) == 2
     assert all(side["wall"] > 0 and side["cpu"] > 0 for turn in found["turns"] for side in turn.values())
-    assert found["holds"] == (found["share_of_wall"] >= found["least"] == 0.9)
+    assert found["holds"] == (found["share_of_cpu"] >= found["least"] == 0.9)

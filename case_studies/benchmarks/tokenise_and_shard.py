@@ -47,8 +47,9 @@ logger = logging.getLogger(__name__)
 Turn = dict[str, dict[str, float]]
 
 
-def measured(*, documents: int = DOCUMENTS, rounds: int = 3) -> dict[str, Any]:
-    """Both, in turns, on the same documents; the bar is on the clock, since both use all cores."""
+def measured(*, documents: int = DOCUMENTS, rounds: int = 5) -> dict[str, Any]:
+    """Both, in turns, on the same documents. The bar is on CPU-seconds: where others use the machine too, two
+    runs of an hour gave 0.5 and 0.95 by the clock."""
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         kept = _spooled(scratch, documents)
@@ -71,7 +72,7 @@ def measured(*, documents: int = DOCUMENTS, rounds: int = 3) -> dict[str, Any]:
         "share_of_wall": share["wall"],
         "share_of_cpu": share["cpu"],
         "least": LEAST,
-        "holds": share["wall"] >= LEAST,
+        "holds": share["cpu"] >= LEAST,
     }
 
 
@@ -123,7 +124,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     asked.add_argument("--documents", type=int, default=DOCUMENTS)
-    asked.add_argument("--rounds", type=int, default=3)
+    asked.add_argument("--rounds", type=int, default=5)
     asked.add_argument("--results", type=Path, default=RESULTS)
     chosen = asked.parse_args()
     logger.info("tokenizer alone, and the writer of shards, in turns")
@@ -132,10 +133,10 @@ def main() -> int:
     origin = {"at": at, "commit": git_commit(), "machine": machine(), "versions": versions()}
     storage.write_json(str(chosen.results / "tokenise_and_shard.json"), {**found, **origin})
     logger.info(
-        "shards are written at %.2f of the tokenizer's speed, %.2f by CPU-seconds (at least %.1f): %s",
-        found["share_of_wall"],
+        "shards are written at %.2f of the tokenizer's speed by CPU-seconds (at least %.1f), %.2f by the clock: %s",
         found["share_of_cpu"],
         LEAST,
+        found["share_of_wall"],
         "holds" if found["holds"] else "DOES NOT HOLD",
     )
     return 0 if found["holds"] else 1
