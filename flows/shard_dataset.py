@@ -16,13 +16,14 @@ from components.records import Artifact, Record, Stage
 from components.stages import open_for
 from tasks.check_shards import check_shards
 from tasks.check_source import check_source
+from tasks.show_dataset import show_dataset
 from tasks.train_tokenizer import train_tokenizer
 from tasks.write_shards import write_shards
 
 
 @flow(name="shard_dataset")
 def shard_dataset(run: Run, profile: Profile) -> Record:
-    """Keep the documents that pass the checks, train a tokenizer on them, publish verified shards."""
+    """Keep the documents that pass the checks, train a tokenizer on them, publish verified shards and a page."""
     data = run.data
     with open_for(run, profile, "shard_dataset", settings=data.model_dump(mode="json"), inputs=[]) as stage:
         if stage.done is None:
@@ -37,6 +38,7 @@ def shard_dataset(run: Run, profile: Profile) -> Record:
             shutil.rmtree(stage.folder.scratch("curation"))  # the documents are in the shards now
             stage.verdicts += checked.verdicts
             _note(stage, manifest, url)
+            stage.outputs.append(show_dataset(url, stage.folder))
     return stage.record
 
 

@@ -13,6 +13,7 @@ from components.data.integrity import check_dataset
 from components.data.spool import Documents
 from components.data.writing.plan import Plan
 from components.errors import ConfigError, GateRefused
+from components.storage import sha256_of_file
 from tasks.write_group import CLUSTERS, GROUPS, write_in_groups
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -48,12 +49,15 @@ def test_the_flow_leaves_a_record_of_verified_shards_and_is_not_repeated(tmp_pat
         "check_shards",
     }
     assert all(verdict.passed for verdict in record.verdicts)
+    page = record.output("data_page")
+    assert Path(page.url) == Path(run_folder(run, profile).path("report", "data.html"))
+    assert page.digest == sha256_of_file(Path(page.url))
     assert shard_dataset(run, profile) == record
 
     shutil.rmtree(shards.url)
     rebuilt = shard_dataset(run, profile)
     assert rebuilt.started_at > record.started_at
-    assert rebuilt.output("shards") == shards
+    assert rebuilt.outputs == record.outputs
 
 
 def test_a_source_that_fails_its_suite_is_refused_and_leaves_no_shards(tmp_path: Path) -> None:
@@ -67,6 +71,7 @@ def test_a_source_that_fails_its_suite_is_refused_and_leaves_no_shards(tmp_path:
     assert record.status == "refused"
     assert [verdict.passed for verdict in record.verdicts] == [True, True, False]
     assert not Path(run_folder(run, profile).path("shards")).exists()
+    assert not Path(run_folder(run, profile).path("report")).exists()
 
 
 def test_a_task_runner_writes_the_same_data_set_in_few_tasks(tmp_path: Path) -> None:

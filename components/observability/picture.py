@@ -116,7 +116,13 @@ def _handed_on(record: Record) -> str:
     """What the next stage reads, or why there is none."""
     if record.status != "completed":
         return record.status
-    return " ".join((record.outputs[-1].name, record.outputs[-1].digest[:8])) if record.outputs else ""
+    links = _links(record)
+    return " ".join((links[-1].name, links[-1].digest[:8])) if links else ""
+
+
+def _links(record: Record) -> list[Artifact]:
+    """What a later stage may read; pages are for people."""
+    return [artifact for artifact in record.outputs if not artifact.name.endswith("_page")]
 
 
 def _arrow(drawn: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
@@ -130,7 +136,7 @@ def _made(records: Iterable[Record]) -> list[tuple[Record, Artifact]]:
     known = [record for record in records if record.stage in STAGES]
     rows: dict[str, tuple[Record, Artifact]] = {}
     for record in sorted(known, key=lambda one: order.index(one.stage)):
-        for artifact in record.outputs:
+        for artifact in _links(record):
             rows.setdefault(artifact.digest, (record, artifact))
     return list(rows.values())
 

@@ -87,8 +87,8 @@ def pieces_of(reader: Reader, origin: Origin) -> list[Piece]:
 def _content(reader: Reader, shard: Shard, piece: packings.Piece, learnt: Tokenizer) -> dict[str, str]:
     """What only the sample itself says; a damaged one still has a place."""
     try:
-        facts = json.loads(_member(reader, shard, piece.row, "json"))
-        ids = index.array_of(_member(reader, shard, piece.row, "npy"), shard.name, facts["sha256"])
+        facts = json.loads(member(reader, shard, piece.row, "json"))
+        ids = index.array_of(member(reader, shard, piece.row, "npy"), shard.name, facts["sha256"])
         path, sha256 = str(facts["path"]), str(facts["sha256"])
     except (StanchionError, FileNotFoundError, ValueError, KeyError, TypeError) as error:
         return {"path": "", "sha256": "", "text": "", "damage": f"{type(error).__name__}: {error}"}
@@ -96,7 +96,7 @@ def _content(reader: Reader, shard: Shard, piece: packings.Piece, learnt: Tokeni
     return {"path": path, "sha256": sha256, "text": learnt.decode(first, skip_special_tokens=False)}
 
 
-def _member(reader: Reader, shard: Shard, row: int, kind: str) -> bytes:
+def member(reader: Reader, shard: Shard, row: int, kind: str) -> bytes:
     """One member, compared with its checksum; by its range, so that no remote shard is downloaded for it."""
     place = reader.index(shard)[row][kind]
     url = storage.join(reader.url, shard.name)
@@ -117,17 +117,22 @@ def _copies(reader: Reader, keys: set[str]) -> dict[str, list[dict[str, str]]]:
 
 
 def _set_aside(reader: Reader, keys: set[str]) -> Iterator[dict[str, str]]:
-    """Lines that name one of the keys, when the whole file is what was written; only those are parsed."""
-    digest, needles, lines = hashlib.sha256(), [key.encode() for key in keys], []
+    """Lines that name one of the keys; only those are parsed, and none is given before all were compared."""
+    needles = [key.encode() for key in keys]
+    lines = [line for line in set_aside_lines(reader) if any(needle in line for needle in needles)]
+    yield from map(json.loads, lines)
+
+
+def set_aside_lines(reader: Reader) -> Iterator[bytes]:
+    """What was set aside, a JSON line each; after the last an error unless the file is what was written."""
+    digest = hashlib.sha256()
     with storage.open_read(storage.join(reader.url, SET_ASIDE)) as file:
         for line in file:
             digest.update(line)
-            if any(needle in line for needle in needles):
-                lines.append(line)
+            yield line
     if digest.hexdigest() != reader.manifest.files[SET_ASIDE].sha256:
         raise ShardIntegrityError(
             f"{SET_ASIDE} of {reader.url} is not what the manifest vouches for; run "
             f"`stanchion check {reader.url}` for every fault",
             shard=SET_ASIDE,
         )
-    yield from map(json.loads, lines)
