@@ -23,7 +23,7 @@ from tasks.write_shards import write_shards
 
 @flow(name="shard_dataset")
 def shard_dataset(run: Run, profile: Profile) -> Record:
-    """Keep the documents that pass the checks, train a tokenizer on them, publish verified shards and a page."""
+    """Keep the documents that pass the checks, train a tokenizer on them, publish verified shards."""
     data = run.data
     with open_for(run, profile, "shard_dataset", settings=data.model_dump(mode="json"), inputs=[]) as stage:
         if stage.done is None:
