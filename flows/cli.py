@@ -10,6 +10,7 @@ import atexit
 import difflib
 import logging
 import os
+import shlex
 import signal
 import sys
 import time
@@ -69,7 +70,7 @@ def run(flow: str, /, *, profile: Where = "laptop", set: Set = None, dry_run: Dr
         print(f"  {artifact.name:<10} {artifact.url}")
     if storage.exists(report := folder.path("report", "index.html")):
         print(f"  report     {Path(report).absolute() if storage.is_local(report) else report}")
-    print(f"next: {_next_command(flow)}")
+    print(f"next: {_next_command(flow, profile, set or [])}")
     return 0
 
 
@@ -332,8 +333,11 @@ def _columns(title: str, names: list[str]) -> str:
     return f"{title:<14}{', '.join(names) or 'none yet'}"
 
 
-def _next_command(flow: str) -> str:
+def _next_command(flow: str, profile: str, settings: list[str]) -> str:
+    """With the same settings: others would be another run."""
     order = ["shard_dataset", "pretrain", "align", "deploy", "assess"]
     if flow in order[:-1]:
-        return f"stanchion run {order[order.index(flow) + 1]}"
+        chosen = ["--profile", profile] if profile != "laptop" else []
+        chosen += [word for setting in settings for word in ("--set", setting)]
+        return shlex.join(["stanchion", "run", order[order.index(flow) + 1], *chosen])
     return "open the report, then: stanchion case silent_stall"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from flows import cli
 
 ROOT = Path(__file__).parent.parent
 
@@ -154,3 +157,11 @@ def test_progress_is_a_line_now_and_then_where_nobody_watches(monkeypatch: pytes
         progress(5_000, 10_000)
     assert slow.getvalue().startswith("checks  50%  5 kB of 10 kB, ")
     assert slow.getvalue().endswith(" s left\n")
+
+
+def test_the_command_that_comes_next_names_the_same_run() -> None:
+    settings = ["profile.storage.root=s3://bucket/runs", "data.source.path=a b.jsonl"]
+    command = cli._next_command("shard_dataset", "slurm", settings)
+    assert shlex.split(command)[:5] == ["stanchion", "run", "pretrain", "--profile", "slurm"]
+    assert shlex.split(command)[5:] == ["--set", settings[0], "--set", settings[1]]
+    assert cli._next_command("pretrain", "laptop", []) == "stanchion run align"
