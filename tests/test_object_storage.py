@@ -39,11 +39,11 @@ def budget() -> retries.Budget:
 @pytest.mark.parametrize(
     ("kind", "faults"),
     [
-        ("errors", Faults(error_share=0.15)),
-        ("errors", Faults(error_share=0.15, error_status=500)),
-        ("errors", Faults(error_share=0.15, error_status=429)),
-        ("resets", Faults(reset_share=0.15)),
-        ("lost_answers", Faults(lost_answer_share=0.15)),
+        ("errors", Faults(error_share=0.1)),
+        ("errors", Faults(error_share=0.1, error_status=500)),
+        ("errors", Faults(error_share=0.1, error_status=429)),
+        ("resets", Faults(reset_share=0.1)),
+        ("lost_answers", Faults(lost_answer_share=0.1)),
         ("cut", Faults(cut_share=0.3)),
         ("short", Faults(short_share=0.3)),
     ],
