@@ -11,6 +11,8 @@ from components.data.curation.curate import curate
 from components.data.shards import split_of
 from components.data.writing import vocabulary
 from components.data.writing.dataset import make_dataset
+from components.jobs import Job
+from components.observability import events
 from components.plugins import load, name_of
 from components.records import Artifact, RunFolder
 from components.training.config import Model
@@ -23,6 +25,15 @@ DATA = Data.model_validate(
     }
 )
 MODEL = Model(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=64, context_length=64)
+
+Line = list[tuple[float, float]]
+"""Seconds and steps done."""
+
+
+def progress(job: Job, started: float, at: float = 0.0) -> Line:
+    """Steps since `started` as rank 0 wrote them, on a clock that says `at` then."""
+    steps = [event for event in events.read(job.folder / "events", "step", rank=0) if event["at"] >= started]
+    return [(at + float(event["at"]) - started, float(event["step"])) for event in steps]
 
 
 def placed(profile: Profile, folder: Path) -> Profile:

@@ -32,7 +32,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from case_studies._small import DATA, MODEL, make_shards, placed
+from case_studies._small import DATA, MODEL, Line, make_shards, placed, progress
 from case_studies._stock_loads import flip as flip_bit
 from components import storage
 from components.checkpoints import restore, state
@@ -41,7 +41,6 @@ from components.config import Profile, Run
 from components.errors import CheckpointError, StanchionError
 from components.jobs import Job
 from components.launchers import local
-from components.observability import events
 from components.records import Fault
 from components.reliability.supervisor import supervise
 from components.reliability.watchdog import Limits
@@ -63,7 +62,6 @@ RUN = Run(
 LIMITS = Limits(max_restarts=0)
 MORE_STEPS = 4
 DAMAGES = ("cut short", "lost", "of another step", "exchanged", "forged")
-Line = list[tuple[float, float]]
 
 CHECKLIST = [
     "Digests are taken of the tensors in memory, before they are written.",
@@ -143,7 +141,7 @@ def study(profile: Profile, folder: Path) -> Study:
     damaged = [_other_damage(damage, newest, folder / "damaged") for damage in DAMAGES]
     rotten = next(flip for flip in flips if flip.is_in_optimizer)
     flip_bit(storage.local_path(newest) / rotten.file, rotten.offset, rotten.bit)
-    before = _progress(first, started, 0.0)
+    before = progress(first, started, 0.0)
     without, seen = _usual_resume(first, newest, profile, trained, before)
     with_pattern, measured, fault = _sealed_resume(attempt, newest, profile, trained, before)
     numbers = _shares(flips, refusals, damaged) | seen | measured
@@ -268,7 +266,7 @@ def _usual_resume(
             Event(at=trained, text="one bit flips", kind="fault"),
             Event(at=ended, text="no error, still training", kind="blind"),
         ],
-        progress=before + _progress(job, started, trained),
+        progress=before + progress(job, started, trained),
     )
     return side, {
         "wrong tensors after a usual resume": float(len(changed)),
@@ -285,7 +283,7 @@ def _sealed_resume(
     refused = time.time() - started
     outcome = supervise(lambda _: job, profile.launcher, LIMITS)
     fell_back, ended = int(outcome.result["first_step"]), trained + refused + outcome.seconds
-    again = _progress(job, started, trained)
+    again = progress(job, started, trained)
     recovered = again[0][0] if again else ended
     known = state.read(newest)
     assert known is not None, "it was validated before its bit was flipped"
@@ -330,9 +328,3 @@ def _verdict(numbers: dict[str, float]) -> str:
         f"{1000 * numbers['seconds to refuse']:.0f} ms, and the run went on from step "
         f"{int(numbers['step fallen back to'])}."
     )
-
-
-def _progress(job: Job, started: float, at: float) -> Line:
-    """Steps since `started`, on a clock that says `at` then."""
-    steps = [event for event in events.read(job.folder / "events", "step", rank=0) if event["at"] >= started]
-    return [(at + float(event["at"]) - started, float(event["step"])) for event in steps]

@@ -33,7 +33,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from case_studies._small import DATA, MODEL, make_shards, placed
+from case_studies._small import DATA, MODEL, make_shards, placed, progress
 from case_studies._stock_loads import flip as flip_bit
 from components import storage
 from components.config import Profile, Run
@@ -48,7 +48,6 @@ from components.data.stream import TokenStream
 from components.errors import JobFailed, ShardIntegrityError, StanchionError
 from components.jobs import Job
 from components.launchers import local
-from components.observability import events
 from components.records import Artifact, Fault
 from components.reliability.supervisor import Outcome, supervise
 from components.reliability.watchdog import Limits
@@ -69,7 +68,6 @@ RUN = Run(
 SKIPS = {"on_fault": "skip", "max_documents": 2, "max_share": 0.05}
 AS_IT_IS = "-"
 LIMITS = Limits(max_restarts=0)
-Line = list[tuple[float, float]]
 
 CHECKLIST = [
     "A list of shards with counts and digests is written after all of them, and readers start from it.",
@@ -265,7 +263,7 @@ def _checked(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, di
     job, started = job_for(RUN, profile, shards, 0), time.time()
     message = _refusal(job, profile)
     seen = time.time() - started
-    steps = _progress(job, started, 0)
+    steps = progress(job, started, 0)
     skipping, dropped = _with_a_budget(job, profile)
     faults = integrity.faults_of(shards.url)
     before = time.time()
@@ -274,11 +272,11 @@ def _checked(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, di
     mended = time.time() - before
     again, begun = replace(job, folder=job.folder.with_name("again")), time.time()
     outcome = supervise(lambda _: again, profile.launcher, LIMITS)
-    after = _progress(again, begun, seen + mended)
+    after = progress(again, begun, seen + mended)
     recovered = after[0][0] if after else seen + mended
     fault = Fault(
         kind="corruption",
-        detail=message,
+        detail=message.replace(shards.url, "the data set"),  # a result that is kept names no machine
         at=datetime.fromtimestamp(started + seen, UTC),
         seconds_to_detect=seen,
         seconds_to_recover=recovered - seen,
@@ -356,9 +354,3 @@ def _verdict(numbers: dict[str, float]) -> str:
         f"{numbers['silent share, stock loader']:.0%} passed in silence. Here each was refused by name, and "
         f"both shards were built again to the bit."
     )
-
-
-def _progress(job: Job, started: float, at: float) -> Line:
-    """Steps since `started`, on a clock that says `at` then."""
-    steps = [event for event in events.read(job.folder / "events", "step", rank=0) if event["at"] >= started]
-    return [(at + float(event["at"]) - started, float(event["step"])) for event in steps]

@@ -26,12 +26,11 @@ from typing import Any
 
 import psutil
 
-from case_studies._small import DATA, MODEL, make_shards, placed
+from case_studies._small import DATA, MODEL, make_shards, placed, progress
 from components import storage
 from components.config import Profile, Run
 from components.errors import StanchionError
 from components.jobs import Handle, Job
-from components.observability import events
 from components.plugins import load, name_of
 from components.records import Artifact
 from components.reliability import heartbeat
@@ -151,7 +150,7 @@ def _without(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, di
     side = Side(
         summary=f"All {len(after)} ranks were in the process table, none had ended, no log held an error.",
         spans=[
-            *_until(struck - started, steps := _progress(job, started)),
+            *_until(struck - started, steps := progress(job, started)),
             Span(start=struck - started, end=time.time() - started, state="harmed", text="stands still"),
         ],
         events=[
@@ -184,7 +183,7 @@ def _with(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, dict[
     side = Side(
         summary=f"{fault.detail}. The stacks were kept, the tree was ended, the job went on by itself.",
         spans=[
-            *_until(struck, steps := _progress(jobs[-1], started)),
+            *_until(struck, steps := progress(jobs[-1], started)),
             Span(start=struck, end=detected, state="harmed"),
             Span(start=detected, end=recovered, state="recovering", text="restarts"),
             Span(start=recovered, end=ended, state="healthy", text="trains"),
@@ -241,9 +240,3 @@ def _until(struck: float, steps: list[tuple[float, float]]) -> list[Span]:
         Span(start=0, end=first, state="starting", text="starts"),
         Span(start=first, end=struck, state="healthy", text="trains"),
     ]
-
-
-def _progress(job: Job, started: float) -> list[tuple[float, float]]:
-    """Steps done over time, as rank 0 wrote them."""
-    steps = events.read(job.folder / "events", "step", rank=0)
-    return [(float(event["at"]) - started, float(event["step"])) for event in steps]

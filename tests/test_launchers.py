@@ -33,8 +33,10 @@ time.sleep(rank.settings["seconds"])
 rank.finish({"world_size": rank.world_size})
 """
 SUPERVISOR = """
+import signal
 import sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 from components.jobs import Job
 from components.launchers import local
 from components.reliability.supervisor import supervise
@@ -113,16 +115,19 @@ def test_however_the_supervisor_ends_no_rank_is_left(tmp_path: Path, paths: str,
     script = tmp_path / "supervisor.py"
     script.write_text(SUPERVISOR)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    owner = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(script), str(folder), paths],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-    )
-    wait_for(lambda: both_wait(folder))
-    assert len(marked(folder)) == 3
-    owner.send_signal(number)
-    owner.wait(timeout=30)
+    ) as owner:
+        try:
+            wait_for(lambda: both_wait(folder))
+            assert len(marked(folder)) == 3
+            owner.send_signal(number)
+            owner.wait(timeout=30)
+        finally:
+            owner.kill()
     wait_for(lambda: marked(folder) == [], seconds=0.5 if number != signal.SIGKILL else 5.0)
 
 
