@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import resource
 import sys
 import tempfile
@@ -92,6 +93,7 @@ def _spooled(scratch: Path, documents: int) -> Documents:
 
 
 def _encode(trained: Tokenizer, texts: list[str]) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"  # read at each call; elsewhere it is off
     for start in range(0, len(texts), AT_ONCE):
         trained.encode_batch_fast(texts[start : start + AT_ONCE], add_special_tokens=False)
 
