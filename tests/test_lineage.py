@@ -18,6 +18,7 @@ import pytest
 
 from components.data import tokenizer
 from components.data.document import Document, document_of
+from components.data.encoder import Encoder
 from components.data.lineage.explain import Origins, explain
 from components.data.lineage.text import as_json, as_text
 from components.data.lineage.trained_order import trained_order
@@ -137,7 +138,7 @@ def rebuilt_row(found: Origins, shards: Path, learnt: Any) -> Any:
             assert (member.offset, member.offset_data) == (piece.offset, piece.members["json"][0])
             facts = json.loads(content[member.offset_data :][: member.size])
             assert (facts["path"], facts["sha256"]) == (piece.path, piece.sha256)
-            tokens = tokenizer.encode(learnt, [text])[0].tolist()
+            tokens = Encoder(learnt)([text])[0].tolist()
             assert len(tokens) == piece.document_length
             first, last = piece.document_tokens
             assert learnt.decode(tokens[first:last], skip_special_tokens=False).startswith(piece.text)

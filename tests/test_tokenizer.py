@@ -25,15 +25,6 @@ def test_equal_texts_train_an_equal_tokenizer() -> None:
     assert one == two
 
 
-@pytest.mark.parametrize("text", ["def f():\n\treturn 'ü 漢字 🙂'\r\n", "  <|endoftext|> x", "\0\x7f", ""])
-def test_ids_have_exactly_their_text_whatever_it_says(built: Path, text: str) -> None:
-    learnt = tokenizer.load(built)
-    (ids,) = tokenizer.encode(learnt, [text])
-    assert list(ids).count(tokenizer.END_OF_TEXT_ID) == 1
-    assert ids[-1] == tokenizer.END_OF_TEXT_ID
-    assert learnt.decode(ids[:-1].tolist(), skip_special_tokens=False) == text
-
-
 def test_transformers_loads_the_tokenizer_of_a_data_set(built: Path) -> None:
     from transformers import AutoTokenizer
 

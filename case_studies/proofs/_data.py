@@ -24,6 +24,7 @@ from components import contents
 from components.data import manifest as manifests
 from components.data import tokenizer as tokenizers
 from components.data.document import document_of
+from components.data.encoder import Encoder
 from components.data.manifest import Manifest, Shard, Source, Split
 from components.data.shards import Sample, write_shard
 from components.data.tokenizer import END_OF_TEXT_ID
@@ -75,7 +76,7 @@ def make_real(folder: Path) -> Path:
     found = [path for name in REAL for path in sorted((STDLIB / name).glob("*.py"))]
     documents = [document_of(path.read_bytes(), path.name) for path in found if path.stat().st_size > 64]
     learnt = tokenizers.train([one.text for one in documents], tokenizers.Config(vocab_size=320))
-    ids = tokenizers.encode(learnt, [one.text for one in documents])
+    ids = Encoder(learnt)([one.text for one in documents])
     shards: list[Shard] = []
     for split, first, last in (("train", 0, 8), ("train", 8, 9), ("train", 9, 26), ("held_out", 26, None)):
         samples = [

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -13,7 +13,6 @@ from components import plugins, storage
 from components.errors import DataError, ShardIntegrityError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
     from components.data.manifest import Manifest
@@ -92,24 +91,3 @@ def load(folder: Path) -> Tokenizer:
     if not path.is_file():
         raise DataError(f"no tokenizer.json in {folder}; give the folder of a data set or a checkpoint")
     return Tokenizer.from_file(str(path))
-
-
-def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[NDArray[Any]]:
-    """Ids of whole documents, each ending in end-of-text, in the smallest type that holds the vocabulary.
-
-    A document that spells out `<|endoftext|>` gets the ids of its letters: only we end a document.
-    """
-    import numpy as np
-
-    dtype = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
-    tokenizer.encode_special_tokens = True
-    try:
-        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    finally:
-        tokenizer.encode_special_tokens = False
-    every = []
-    for encoding in encodings:
-        ids = encoding.ids  # a list of its own each time it is asked for
-        ids.append(END_OF_TEXT_ID)
-        every.append(np.fromiter(ids, dtype, len(ids)))
-    return every

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from components import storage
 from components.data import cache, index, integrity, tar, tokenizer
 from components.data import manifest as manifests
+from components.data.encoder import Encoder
 from components.data.manifest import Manifest, Shard
 from components.data.mending.reread import AGAIN, Lost, read_again
 from components.data.shards import Sample, write_shard
@@ -24,8 +25,6 @@ from components.data.spool import Spool
 from components.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
     from components.data.document import Document
 
 Tell = Callable[[str], None]
@@ -104,7 +103,7 @@ def _index_of(url: str, shard: Shard) -> tuple[index.Index, bool]:
 
 def _from_source(url: str, manifest: Manifest, lost: list[Lost], scratch: Path, tell: Tell) -> None:
     """Write tars aside from what the source gives now, and put those in place that are as they were."""
-    learnt = tokenizer.load(tokenizer.fetch(url, manifest, scratch / "tokenizer"))
+    encoder = Encoder(tokenizer.load(tokenizer.fetch(url, manifest, scratch / "tokenizer")))
     tell(f"reads source '{manifest.source.kind}' for {', '.join(one.shard.name for one in lost)}")
     with Spool(scratch / "documents") as spool:
         elsewhere = partial(_keys_elsewhere, url, manifest, {one.shard.name for one in lost if not one.keys})
@@ -114,7 +113,7 @@ def _from_source(url: str, manifest: Manifest, lost: list[Lost], scratch: Path, 
     aside.mkdir(parents=True, exist_ok=True)
     for one in lost:
         found = list(documents.pick(places[key, one.shard.source] for key in one.keys))
-        _write(url, one.shard, found, learnt, aside)
+        _write(url, one.shard, found, encoder, aside)
     for shard in (one.shard for one in lost):
         for name, sha256 in ((shard.name, shard.sha256), (shard.index_name, shard.index_sha256)):
             if not _holds(url, name, sha256):
@@ -124,9 +123,9 @@ def _from_source(url: str, manifest: Manifest, lost: list[Lost], scratch: Path, 
     documents.remove()
 
 
-def _write(url: str, shard: Shard, documents: list[Document], learnt: Tokenizer, folder: Path) -> None:
+def _write(url: str, shard: Shard, documents: list[Document], encoder: Encoder, folder: Path) -> None:
     """Write a shard once more; a DataError when it does not come out as it was."""
-    tokens = tokenizer.encode(learnt, [document.text for document in documents])
+    tokens = encoder([document.text for document in documents])
     samples = [Sample(one, shard.split, ids) for one, ids in zip(documents, tokens, strict=True)]
     again = write_shard(folder / shard.name, shard.split, samples, shard.source)
     if again != shard:

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from components import storage
+from components.data import tokenizer
 from components.data.document import Document
+from components.data.encoder import Encoder
 from components.data.manifest import Shard
 from components.data.shards import Sample, write_shard
-from components.data.tokenizer import encode, load
 from components.data.writing.layout import Part
 from components.data.writing.plan import Plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from tokenizers import Tokenizer
 
 FORMAT = 1
 """Counted up when equal documents shall give other bytes."""
@@ -50,7 +50,7 @@ def write_part(plan: Plan, part: Part) -> Written:
     inputs = _digest(plan, part, documents)
     if shard := _finished(plan, part, inputs):
         return Written(shard, anew=False)
-    tokens = encode(_tokenizer(plan.files, plan.tokenizer_sha256), [one.text for one in documents])
+    tokens = _encoder(plan.files, plan.tokenizer_sha256)([one.text for one in documents])
     samples = [Sample(one, part.split, ids) for one, ids in zip(documents, tokens, strict=True)]
     aside = plan.partial / str(os.getpid())
     aside.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def _digest(plan: Plan, part: Part, documents: Sequence[Document]) -> str:
 
 def _note(plan: Plan, shard: Shard, tokens: list[NDArray[Any]], inputs: str) -> None:
     """Counts, then the receipt. Neither is flushed: what a power cut leaves of them is not believed."""
-    vocab_size = _tokenizer(plan.files, plan.tokenizer_sha256).get_vocab_size()
+    vocab_size = _encoder(plan.files, plan.tokenizer_sha256).vocab_size
     counts = io.BytesIO()
     np.save(counts, np.bincount(np.concatenate(tokens), minlength=vocab_size), allow_pickle=False)
     receipt = {"inputs": inputs, "shard": shard.model_dump(mode="json")}
@@ -124,6 +124,6 @@ def _note(plan: Plan, shard: Shard, tokens: list[NDArray[Any]], inputs: str) -> 
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(folder: Path, sha256: str) -> Tokenizer:
-    """Loaded once a process."""
-    return load(folder)
+def _encoder(folder: Path, sha256: str) -> Encoder:
+    """Made once a process."""
+    return Encoder(tokenizer.load(folder))
