@@ -2,8 +2,8 @@
 
 Byte-level BPE cuts a text into words before it merges anything, so equal words have equal ids wherever they
 stand. Most of a corpus is words seen before: here they cost one look-up, and the ids are those of the
-library, which alone says what a new word becomes. On documents of 1 KB that is several times faster than the library
-(`make bench-data`). Only a tokenizer that cuts as `tokenizer.train` makes it is treated so.
+library, which alone says what a new word becomes. On documents of 1 KB that is several times faster than the
+library (`make bench-data`). Only a tokenizer that cuts as `tokenizer.train` makes it is treated so.
 
 In ASCII the cuts need no table of Unicode, whose versions differ between libraries. Around other letters the
 text is cut where every version agrees, and what lies between two cuts goes to the library whole.
