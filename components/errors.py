@@ -5,6 +5,7 @@ StanchionError
 ├── DataError                documents or shards are not what their manifest says
 │   └── ShardIntegrityError  bytes of a shard differ from what was written
 ├── StorageError             an object store did not answer well, however often it was asked
+│   └── Conflict             someone else wrote there since it was read
 ├── CheckpointError          a checkpoint may not be used
 │   ├── CheckpointCorrupt    its bytes differ from its manifest
 │   └── NotValidated         no gate has vouched for it
@@ -58,6 +59,10 @@ class StorageError(StanchionError):
     def __init__(self, message: str, *, url: str = "", attempts: int = 1) -> None:
         super().__init__(message)
         self.url, self.attempts = url, attempts
+
+
+class Conflict(StorageError):
+    """What was to be replaced is no longer what was read: read it again, then decide again."""
 
 
 class CheckpointError(StanchionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import uuid
@@ -10,7 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from components.errors import StorageError
+from components.errors import Conflict, StorageError
+
+LOCK = ".lock"
+"""In a folder: held by whoever replaces a file there on the ground of what it said."""
 
 
 def publish(target: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -28,6 +32,15 @@ def create(target: Path, content: bytes) -> None:
             raise FileExistsError(f"{target} is there already, and it is written once only") from None
         finally:
             aside.unlink()
+
+
+def replace(target: Path, content: bytes, expected: bytes) -> None:
+    """Give a file other content, if it still has what is expected: then Conflict, for all writers but one."""
+    with (target.parent / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_file() or target.read_bytes() != expected:
+            raise Conflict(f"{target} was changed by someone else meanwhile; read it again", url=str(target))
+        publish(target, lambda file: file.write(content))
 
 
 def copy(source: Path, target: Path) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from components import local_files
-from components.errors import ConfigError
+from components.errors import ConfigError, Conflict
 from components.remote import objects
 from components.remote.filesystems import LOCAL, protocol_of
 from components.remote.options import Config as Config
@@ -125,6 +125,23 @@ def create_bytes(url: str, content: bytes) -> None:
         local_files.create(local_path(url), content)
     else:
         objects.create_bytes(url, content)
+
+
+def replace_bytes(url: str, content: bytes, *, expected: bytes | None) -> None:
+    """Publish one file atomically where it still is what was read; `expected` None: where there is none.
+
+    Conflict when another writer was faster: of two that read the same, one succeeds. Local writers take a
+    lock in the folder, S3 is asked by If-Match; a store without it is looked at before it is written to.
+    """
+    if expected is None:
+        try:
+            create_bytes(url, content)
+        except FileExistsError:
+            raise Conflict(f"{url} was written by someone else meanwhile; read it again", url=url) from None
+    elif is_local(url):
+        local_files.replace(local_path(url), content, expected)
+    else:
+        objects.replace_bytes(url, content, expected)
 
 
 def write_text(url: str, content: str) -> None:

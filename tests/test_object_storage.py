@@ -10,11 +10,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from components import storage
-from components.errors import ConfigError, StorageError
+from components.errors import ConfigError, Conflict, StorageError
 from components.reliability.faulty_object_store import Faults, FaultyStore
 from components.remote import filesystems, hedging, objects, retries, s3
 from components.storage import Config
@@ -332,3 +333,60 @@ def test_the_profile_may_name_the_endpoint(s3_root: str, s3_server: str, monkeyp
     storage.use(Config(endpoint_url=s3_server))
     storage.write_bytes(storage.join(s3_root, "x"), b"x")
     assert storage.listing(s3_root) == ["x"]
+
+
+def test_of_two_who_replace_what_they_read_one_is_told(s3_root: str, tmp_path: Path) -> None:
+    for url in (storage.join(s3_root, "pointer"), str(tmp_path / "pointer")):
+        storage.replace_bytes(url, b"first", expected=None)
+        with pytest.raises(Conflict, match="meanwhile; read it again"):
+            storage.replace_bytes(url, b"mine", expected=None)
+        storage.replace_bytes(url, b"second", expected=b"first")
+        with pytest.raises(Conflict, match="meanwhile; read it again"):
+            storage.replace_bytes(url, b"mine", expected=b"first")
+        assert storage.read_bytes(url) == b"second"
+        storage.remove(url)
+        with pytest.raises(Conflict):
+            storage.replace_bytes(url, b"mine", expected=b"second")
+
+
+def test_a_replacement_is_conditional_on_the_version_that_was_compared(
+    s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer comes between the comparison and the put."""
+    url = storage.join(s3_root, "pointer")
+    storage.write_bytes(url, b"first")
+    put = s3.replace
+
+    def late(files: Any, path: str, content: bytes, at: str, version: str) -> None:
+        storage.write_bytes(url, b"theirs")
+        put(files, path, content, at, version)
+
+    monkeypatch.setattr(s3, "replace", late)
+    with pytest.raises(Conflict):
+        storage.replace_bytes(url, b"mine", expected=b"first")
+    assert storage.read_bytes(url) == b"theirs"
+
+
+def test_a_replacement_whose_answer_was_lost_knows_its_own_object(
+    faulty_s3: FaultyStore, s3_root: str
+) -> None:
+    storage.use(Config(retries=20))
+    urls = [storage.join(s3_root, str(number)) for number in range(12)]
+    for url in urls:
+        storage.write_bytes(url, b"first")
+    storage.replace_bytes(urls[0], b"the probe is over", expected=b"first")
+    faulty_s3.faults = Faults(lost_answer_share=0.5, methods=("PUT",))
+    for url in urls[1:]:
+        storage.replace_bytes(url, b"second", expected=b"first")
+    assert faulty_s3.counts["lost_answers"] > 3
+
+
+def test_a_store_that_ignores_versions_is_found_out(faulty_s3: FaultyStore, s3_root: str, caplog) -> None:
+    faulty_s3.faults = Faults(ignores_conditions=True)
+    url = storage.join(s3_root, "pointer")
+    storage.write_bytes(url, b"first")
+    storage.replace_bytes(url, b"second", expected=b"first")
+    with pytest.raises(Conflict):
+        storage.replace_bytes(url, b"third", expected=b"first")
+    assert "ignores If-Match" in caplog.text
+    assert storage.read_bytes(url) == b"second"

@@ -34,6 +34,8 @@ class Process:
     filesystems: dict[Any, Any] = field(default_factory=dict)
     refuses_overwrite: dict[tuple[str, str], bool] = field(default_factory=dict)
     """Whether the store at (endpoint, bucket) was seen to honour If-None-Match."""
+    refuses_stale: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """Whether it was seen to honour If-Match."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from components.errors import StorageError
+from components.errors import Conflict, StorageError
 from components.remote import s3
 from components.remote.filesystems import filesystem, process, protocol_of, writable
 from components.remote.options import options
@@ -155,6 +155,20 @@ def create_bytes(url: str, content: bytes) -> None:
         _persist(lambda: files.pipe_file(path, content, mode="create"), "create", url)
     except FileExistsError:
         raise FileExistsError(f"{url} is there already, and it is written once only") from None
+
+
+def replace_bytes(url: str, content: bytes, expected: bytes) -> None:
+    """Publish an object in place of one that still is what is expected; Conflict when it is another."""
+    writable(url)
+    files, path = filesystem(url)
+    on_s3 = protocol_of(url) in S3
+    version = s3.version(files, path, url) if on_s3 else None
+    if not exists(url) or read_bytes(url) != expected:
+        raise Conflict(f"{url} was changed by someone else meanwhile; read it again", url=url)
+    if version is not None:
+        s3.replace(files, path, content, url, version)
+    else:
+        write_bytes(url, content)
 
 
 def put_file(source: Path, url: str) -> None:

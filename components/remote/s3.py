@@ -1,8 +1,8 @@
-"""What S3 needs beyond fsspec: a create-only put that is probed before it is trusted, and uploads in parts.
+"""What S3 needs beyond fsspec: conditional puts, probed before they are trusted, and uploads in parts.
 
-Several servers accept `If-None-Match: *` and overwrite all the same. So the first create-only put to a bucket
-is preceded by two to a throw-away key: the second must be refused. Where it is not, we look before we put,
-say so once, and a race between two writers stays possible.
+Several servers accept `If-None-Match: *` or `If-Match: <version>` and overwrite all the same. So the first
+conditional put to a bucket is preceded by puts to a throw-away key, of which one must be refused. Where it is
+not, we look before we put, say so once, and a race between two writers stays possible.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from components.errors import Conflict
 from components.remote import filesystems
 from components.remote.options import options
 from components.remote.retries import answer_of, persist
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 def create(filesystem: Any, path: str, content: bytes, url: str) -> None:
     """Put an object that is not there yet; FileExistsError when it is."""
     if honours_conditions(filesystem, path, url):
-        _put_new(filesystem, path, content, url)
+        _put_if(filesystem, path, content, url, condition={"IfNoneMatch": "*"}, refusal=_exists(url))
         return
     bucket, key, _ = filesystem.split_path(path)
     try:
@@ -41,13 +42,49 @@ def create(filesystem: Any, path: str, content: bytes, url: str) -> None:
     raise _exists(url)
 
 
+def version(filesystem: Any, path: str, url: str) -> str | None:
+    """What S3 calls the present content of an object (its ETag); None when there is no object."""
+    bucket, key, _ = filesystem.split_path(path)
+    try:
+        return str(_ask(filesystem, "head_object", url, Bucket=bucket, Key=key)["ETag"])
+    except FileNotFoundError:
+        return None
+
+
+def replace(filesystem: Any, path: str, content: bytes, url: str, known: str) -> None:
+    """Put an object in place of the version that is known; Conflict when it is another by now."""
+    if honours_versions(filesystem, path, url):
+        _put_if(filesystem, path, content, url, condition={"IfMatch": known}, refusal=_changed(url))
+        return
+    if version(filesystem, path, url) != known:
+        raise _changed(url)
+    bucket, key, _ = filesystem.split_path(path)
+    _ask(filesystem, "put_object", url, Bucket=bucket, Key=key, Body=content)
+
+
+def honours_versions(filesystem: Any, path: str, url: str) -> bool:
+    """Whether this store refuses a put over another version; asked once for an endpoint and bucket."""
+    bucket, _, _ = filesystem.split_path(path)
+    key = (str(filesystem.s3.meta.endpoint_url), bucket)
+    known = filesystems.process().refuses_stale
+    if key not in known:
+        known[key] = _probe(filesystem, path, url, {}, {"IfMatch": '"00000000000000000000000000000000"'})
+        if not known[key]:
+            logger.warning(
+                "the store at %s ignores If-Match on bucket %s: pointers and states are looked at before "
+                "they are replaced, and two writers at the same moment may both succeed",
+                *key,
+            )
+    return known[key]
+
+
 def honours_conditions(filesystem: Any, path: str, url: str) -> bool:
     """Whether this store refuses a create-only put over an object; asked once for an endpoint and bucket."""
     bucket, _, _ = filesystem.split_path(path)
     key = (str(filesystem.s3.meta.endpoint_url), bucket)
     known = filesystems.process().refuses_overwrite
     if key not in known:
-        known[key] = _probe(filesystem, path, url)
+        known[key] = _probe(filesystem, path, url, {"IfNoneMatch": "*"}, {"IfNoneMatch": "*"})
         if not known[key]:
             logger.warning(
                 "the store at %s ignores If-None-Match on bucket %s: create-only writes look before they "
@@ -106,24 +143,34 @@ def _complete(
             raise
 
 
-def _put_new(filesystem: Any, path: str, content: bytes, url: str) -> None:
-    """A put that only creates. It is signed, so a repetition after a lost answer knows its own object."""
+def _put_if(
+    filesystem: Any,
+    path: str,
+    content: bytes,
+    url: str,
+    *,
+    condition: dict[str, str],
+    refusal: FileExistsError | Conflict,
+) -> None:
+    """A put under a condition. It is signed, so a repetition after a lost answer knows its own object."""
     bucket, key, _ = filesystem.split_path(path)
     named, writer = {"Bucket": bucket, "Key": key}, uuid.uuid4().hex
     try:
-        _ask(filesystem, "put_object", url, Body=content, IfNoneMatch="*", Metadata={WRITER: writer}, **named)
+        _ask(filesystem, "put_object", url, Body=content, Metadata={WRITER: writer}, **condition, **named)
     except OSError as error:
         if not _refused(error):
             raise
-        if _ask(filesystem, "head_object", url, **named).get("Metadata", {}).get(WRITER) != writer:
-            raise _exists(url) from None
+        found = _ask(filesystem, "head_object", url, **named) if not _gone(error) else {}
+        if found.get("Metadata", {}).get(WRITER) != writer:
+            raise refusal from None
 
 
-def _probe(filesystem: Any, path: str, url: str) -> bool:
+def _probe(filesystem: Any, path: str, url: str, first: dict[str, str], second: dict[str, str]) -> bool:
+    """Two puts to one key, of which the second must be refused."""
     with _throw_away(filesystem, path, url) as named:
-        for _ in range(2):
+        for condition in (first, second):
             try:
-                _ask(filesystem, "put_object", url, Body=b"probe", IfNoneMatch="*", **named)
+                _ask(filesystem, "put_object", url, Body=b"probe", **condition, **named)
             except OSError as error:
                 if _refused(error):
                     return True
@@ -155,7 +202,16 @@ def _ask(filesystem: Any, method: str, url: str, **arguments: Any) -> Any:
 
 
 def _refused(error: OSError) -> bool:
-    return isinstance(error, FileExistsError) or answer_of(error)[0] == 412
+    """The condition did not hold; a put over a version of what is gone is answered by 404."""
+    return isinstance(error, FileExistsError) or answer_of(error)[0] == 412 or _gone(error)
+
+
+def _gone(error: OSError) -> bool:
+    return isinstance(error, FileNotFoundError)
+
+
+def _changed(url: str) -> Conflict:
+    return Conflict(f"{url} was changed by someone else meanwhile; read it again", url=url)
 
 
 def _exists(url: str) -> FileExistsError:
