@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ from components.alignment.config import Alignment
 from components.checkpoints.manifest import Manifest
 from components.checkpoints.restore import Checkpoint, open_checkpoint
 from components.checkpoints.resume import resume
-from components.checkpoints.save import save
+from components.checkpoints.save import Saved, Saver
 from components.data import manifest as datasets
 from components.data.stream import fixed_batch
 from components.errors import CheckpointError
 from components.jobs import Rank
+from components.observability.provenance import code_digest
 from components.plugins import Config
 from components.training import engine as engines
 from components.training.config import Model, Training
@@ -81,6 +81,13 @@ class Learner:
         )
         if settings.resume_from:
             self._resume(settings.resume_from)
+        self.saver = Saver(
+            self.engine,
+            folder=settings.checkpoints,
+            scratch=Path(settings.scratch),
+            tokenizer=self.origin.path,
+            config=training.checkpoints,
+        )
 
     def _resume(self, url: str) -> None:
         """Go on from a checkpoint of this stage, if it came from the very weights that are the start now."""
@@ -98,26 +105,22 @@ class Learner:
         with self.phases("backward"):
             self.engine.backward(loss)
         with self.phases("optimizer"):
-            return engines.step(self.engine, rate=rate)
+            norm = engines.step(self.engine, rate=rate)
+        self._tell(self.saver.poll())
+        return norm
 
     def save(self, facts: Mapping[str, Any]) -> None:
         """Measure the loss on raw held-out text, for the gates, and publish a checkpoint of all ranks."""
         with self.phases("evaluate"):
             draft = self._draft(facts)
-        started = time.perf_counter()
         with self.phases("checkpoint"):
-            settings = self.settings
-            self.checkpoint = save(
-                self.engine,
-                draft,
-                folder=settings.checkpoints,
-                scratch=Path(settings.scratch),
-                tokenizer=self.origin.path,
-            )
-        spent = time.perf_counter() - started
-        self.rank.events.write(
-            "checkpoint", step=self.step, checkpoint=self.checkpoint, seconds_to_save=spent
-        )
+            self.saver.save(self.engine, draft)
+
+    def _tell(self, done: list[Saved]) -> None:
+        """Saves that have come to an end since the step before."""
+        for one in done:
+            self.checkpoint = one.url or self.checkpoint
+            self.rank.events.write(**one.event())
 
     def _draft(self, facts: Mapping[str, Any]) -> Manifest:
         settings, training = self.settings, self.settings.training
@@ -137,6 +140,7 @@ class Learner:
             shards=settings.shards,
             shards_digest=datasets.digest(settings.shards),
             config_digest=settings.config_digest,
+            code_digest=code_digest(),
             facts={
                 "seed": settings.seed,
                 "parallelism": settings.parallelism,
@@ -146,7 +150,9 @@ class Learner:
         )
 
     def result(self, **figures: Any) -> dict[str, Any]:
-        """What rank 0 leaves."""
+        """What rank 0 leaves, once the last checkpoint is whole."""
+        with self.phases("checkpoint"):
+            self._tell(self.saver.close())
         self.rank.heartbeat.beat(self.step, "done")
         spent = {name: round(seconds, 3) for name, seconds in self.phases.total.items()}
         return {

@@ -20,11 +20,16 @@ def of_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     return {name: of_tensor(tensor) for name, tensor in tensors.items()}
 
 
-def of_partition(engine: Any) -> dict[str, str]:
-    """Digests of the fp32 masters and the optimizer's moments that this rank holds."""
+def partition(engine: Any) -> dict[str, torch.Tensor]:
+    """The fp32 masters and the optimizer's moments that this rank holds, by name."""
     optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     found: dict[str, torch.Tensor] = {}
     for index, (master, moments) in enumerate(optimizer.state.items()):
         found[f"master.{index}"] = master
         found |= {f"{name}.{index}": value for name, value in moments.items() if torch.is_tensor(value)}
-    return of_tensors(found)
+    return found
+
+
+def of_partition(engine: Any) -> dict[str, str]:
+    """Their digests."""
+    return of_tensors(partition(engine))

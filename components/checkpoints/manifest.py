@@ -62,6 +62,8 @@ class Manifest(BaseModel):
     """Where the data set lies that it was trained on."""
     shards_digest: str
     config_digest: str
+    code_digest: str = ""
+    """Of the sources of Stanchion that ran, see `provenance.code_digest`."""
     facts: dict[str, Any] = {}
     """What the stage wants to remember beside: JSON only."""
 
@@ -95,9 +97,10 @@ def digest(folder: Path) -> str:
     return storage.sha256_of_file(folder / NAME)
 
 
-def seal(folder: Path, draft: Manifest) -> Manifest:
-    """Hash every file that is there and write the manifest, last."""
-    sealed = draft.model_copy(update={"files": contents.of(folder, manifest=NAME)})
+def seal(folder: Path, draft: Manifest, files: dict[str, Entry] | None = None) -> Manifest:
+    """Write the manifest, last; `files` were hashed while they were written, else all that is there is."""
+    entries = contents.of(folder, manifest=NAME) if files is None else dict(sorted(files.items()))
+    sealed = draft.model_copy(update={"files": entries})
     storage.write_text(str(folder / NAME), sealed.model_dump_json(indent=1) + "\n")
     return sealed
 

@@ -1,129 +1,201 @@
-"""Saving a checkpoint from all ranks at once: digests first, then files, then the manifest, then the name.
+"""Saving from all ranks at once, beside training: a copy in memory, the files, the manifest, the name.
 
-A crash at any point leaves either nothing under a name that readers look at, or a whole checkpoint.
+    saver = Saver(engine, folder=..., scratch=..., tokenizer=..., config=Config())
+    saver.save(engine, draft)        # all ranks; returns when the state is copied
+    saver.poll()                     # each step: what was published since, or the error that a save met
+    saver.close()                    # waits for the last one
+
 DeepSpeed's `latest` file is never written: it appears before other ranks have finished.
+
+Pattern: Staged Commit
+Problem: a save that training waits for is made rarely, and one that it does not wait for may never be whole.
+Answer: stop for the copy in memory alone; a thread writes, hashes, flushes and reads back; rank 0 names the
+checkpoint once every rank has reported. One save at a time, and its error comes up at the next step.
+Trade-off: a second copy of the state in memory, and up to one save more is lost when a machine dies.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
-import os
-import random
 import shutil
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
-import numpy as np
-import torch
 import torch.distributed as dist
 
 from components import storage
-from components.checkpoints import digests, manifest, state
+from components.checkpoints import commit, rank_files
+from components.checkpoints.commit import free_name as free_name
+from components.checkpoints.config import Config
 from components.checkpoints.manifest import Manifest
+from components.checkpoints.snapshot import TAG as TAG
+from components.checkpoints.snapshot import Memory, Snapshot
+from components.checkpoints.snapshot import weights_of as weights_of
+from components.errors import CheckpointError
+from components.reliability.faults import inject
 
 logger = logging.getLogger(__name__)
 
-TAG = "deepspeed"
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-UNIVERSAL = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}}
-"""Lets `deepspeed.checkpoint.ds_to_universal` convert it for another number of ranks."""
+
+@dataclass(frozen=True)
+class Saved:
+    """What became of one save, on rank 0; on the others it has no URL."""
+
+    step: int
+    url: str = ""
+    copy: str = ""
+    """On the second tier, where there is one."""
+    stalled: float = 0.0
+    """Seconds that training waited."""
+    seconds: float = 0.0
+    """From the call to the name."""
+    seconds_hashing: float = 0.0
+    error: str = ""
+
+    def event(self) -> dict[str, Any]:
+        """What a rank's log says of it."""
+        told = {
+            "kind": "checkpoint_failed" if self.error else "checkpoint",
+            "step": self.step,
+            "checkpoint": self.url,
+            "seconds_stalled": round(self.stalled, 6),
+            "seconds_to_save": round(self.seconds, 6),
+            "seconds_hashing": round(self.seconds_hashing, 6),
+        }
+        more = {"copy": self.copy, "error": self.error}
+        return told | {name: value for name, value in more.items() if value}
 
 
-def save(engine: Any, draft: Manifest, *, folder: str, scratch: Path, tokenizer: Path) -> str:
-    """Save under `folder`; every rank gets the checkpoint's URL.
+class Saver:
+    """One rank's saver. All ranks make one together, once the engine is there."""
 
-    `scratch` is a local folder that all ranks see, `tokenizer` a data set or an earlier checkpoint.
-    """
-    staged = scratch / f"step-{draft.step:06d}.partial"
-    if dist.get_rank() == 0:
-        for left in scratch.glob("step-*.partial"):  # of an attempt that died while saving
-            shutil.rmtree(left)
-        (staged / "random").mkdir(parents=True)
-    weights = weights_of(engine)
-    ours = (digests.of_tensors(weights), digests.of_partition(engine))
-    gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, ours)  # also the barrier behind the fresh folder
-    _write_rank(engine, staged)
-    if dist.get_rank() == 0:
-        _write_model(engine, weights, staged, tokenizer)
-    _flush(staged)
-    dist.barrier()
-    known = {"tensors": gathered[0][0], "partitions": [partition for _, partition in gathered]}
-    url = [_publish(staged, draft.model_copy(update=known), folder) if dist.get_rank() == 0 else ""]
-    dist.broadcast_object_list(url)
-    return url[0]
+    def __init__(self, engine: Any, *, folder: str, scratch: Path, tokenizer: Path, config: Config) -> None:
+        self.folder, self.scratch, self.config = folder, scratch, config
+        self.url: str | None = None
+        """The newest that this saver has published."""
+        self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
+        self._memory, self._model = Memory(), scratch / "model"
+        self._thread: Thread | None = None
+        self._done: list[Saved] = []
+        self._last_step = -1
+        if self._rank == 0:
+            rank_files.sweep(scratch)
+            self._keep_model(engine, tokenizer)
+        dist.barrier()
 
+    def save(self, engine: Any, draft: Manifest) -> None:
+        """Save the state as it is now; all ranks together, between two steps, once a step."""
+        if draft.step == self._last_step:
+            raise CheckpointError(f"step {draft.step} is saved already, and a state is saved once")
+        started, self._last_step = time.perf_counter(), draft.step
+        self._wait()  # the buffers are still being written
+        staged = self.scratch / f"step-{draft.step:06d}.partial"
+        staged.mkdir(parents=True, exist_ok=True)
+        snapshot = self._memory.take(engine, staged, rank=self._rank)
+        stalled = time.perf_counter() - started
+        self._thread = Thread(
+            target=self._finish,
+            args=(snapshot, draft, staged, started, stalled),
+            name="checkpoint",
+            daemon=True,
+        )
+        self._thread.start()
+        if not self.config.asynchronous:
+            self._wait()
 
-def weights_of(engine: Any) -> dict[str, torch.Tensor]:
-    """The tensors that go to disk: tied ones once; under ZeRO 3 gathered from all ranks, on rank 0."""
-    if engine.zero_optimization_partition_weights():
-        found = engine._zero3_consolidated_16bit_state_dict() or {}
-    else:
-        found = engine.module.state_dict()
-    if engine.module.config.tie_word_embeddings:
-        found = {name: tensor for name, tensor in found.items() if name != "lm_head.weight"}
-    return {name: tensor.detach().contiguous() for name, tensor in found.items()}
+    def poll(self) -> list[Saved]:
+        """What has come to an end since the last call, whole or not.
 
+        CheckpointError when a save failed and `on_failure` is "stop".
+        """
+        done, self._done = self._done, []
+        for one in done:
+            if one.error and self.config.on_failure == "stop":
+                raise CheckpointError(one.error)
+        return done
 
-def random_state() -> dict[str, Any]:
-    """The generators of this rank, as JSON."""
-    kind, keys, *rest = np.random.get_state()
-    state = {
-        "torch": torch.get_rng_state().numpy().tobytes().hex(),
-        "numpy": [kind, np.asarray(keys).tolist(), *rest],
-        "python": random.getstate(),
-    }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state().numpy().tobytes().hex()
-    return state
+    def close(self) -> list[Saved]:
+        """Wait for the last save, which must not have failed; then as `poll`."""
+        self._wait()
+        if self._done and self._done[-1].error and not self._done[-1].url:
+            raise CheckpointError(self._done[-1].error)
+        return self.poll()
 
+    def _wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
 
-def _write_rank(engine: Any, staged: Path) -> None:
-    """What every rank writes: its part of DeepSpeed's state, its generators."""
-    engine.save_checkpoint(str(staged), tag=TAG, client_state=dict(UNIVERSAL), save_latest=False)
-    path = staged / "random" / f"rank-{dist.get_rank():05d}.json"
-    path.write_text(json.dumps(random_state()))
+    def _finish(
+        self, snapshot: Snapshot, draft: Manifest, staged: Path, started: float, stalled: float
+    ) -> None:
+        """In the thread: everything behind the copy. No error gets lost, and none stays in the thread."""
+        report = self._write(snapshot, draft.step, staged)
+        url = copied = error = ""
+        try:
+            rank_files.tell(report, staged)
+            self._reached(draft.step, "reported")
+            if self._rank == 0:
+                url = self._commit(draft, staged)
+                if self.config.copy_to:
+                    source = storage.local_path(url) if storage.is_local(url) else staged
+                    copied = self._copy(source, url, draft.step)
+        except Exception as met:
+            error = f"{type(met).__name__}: {met}" if not isinstance(met, CheckpointError) else str(met)
+            logger.error("checkpoint of step %d: %s", draft.step, error)
+        if self._rank == 0:
+            shutil.rmtree(staged, ignore_errors=True)
+            shutil.rmtree(rank_files.reports_of(staged), ignore_errors=True)
+        spent = time.perf_counter() - started
+        hashing = report.seconds_hashing
+        error = error or (report.error and f"step {draft.step} could not be saved: {report.error}")
+        self._done.append(Saved(draft.step, url, copied, stalled, spent, hashing, error))
 
+    def _write(self, snapshot: Snapshot, step: int, staged: Path) -> rank_files.Report:
+        try:
+            self._reached(step, "copied")
+            return rank_files.write(
+                snapshot,
+                staged,
+                self._model,
+                rank=self._rank,
+                read_back=self.config.read_back,
+                reached=lambda point: self._reached(step, point),
+            )
+        except Exception as met:
+            return rank_files.Report(rank=self._rank, error=f"{type(met).__name__}: {met}")
 
-def _write_model(engine: Any, weights: dict[str, torch.Tensor], staged: Path, tokenizer: Path) -> None:
-    """What rank 0 writes: the model as transformers and vLLM load it."""
-    from safetensors.torch import save_file
+    def _commit(self, draft: Manifest, staged: Path) -> str:
+        reports = commit.gather(staged, self._ranks, self.config.timeout_seconds)
+        self._reached(draft.step, "gathered")
+        url = commit.publish(
+            staged, draft, reports, self.folder, lambda point: self._reached(draft.step, point)
+        )
+        self.url = url
+        self._reached(draft.step, "published")
+        return url
 
-    for script in staged.glob("*.py"):  # DeepSpeed leaves one; a checkpoint holds no code
-        script.unlink()
-    save_file(weights, staged / "model.safetensors", metadata={"format": "pt"})
-    engine.module.config.save_pretrained(staged)
-    engine.module.generation_config.save_pretrained(staged)
-    for name in TOKENIZER:
-        shutil.copyfile(tokenizer / name, staged / name)
+    def _copy(self, source: Path, url: str, step: int) -> str:
+        name = url.rstrip("/").rpartition("/")[2]
+        assert self.config.copy_to is not None, "asked before"
+        try:
+            return commit.copy(source, name, self.config.copy_to, lambda point: self._reached(step, point))
+        except Exception as met:
+            raise CheckpointError(
+                f"{url} is whole, but its copy in {self.config.copy_to} failed: {type(met).__name__}: {met}; "
+                'training.checkpoints.on_failure="continue" would go on with one tier'
+            ) from met
 
+    def _reached(self, step: int, point: str) -> None:
+        inject(self._rank, step, f"save: {point}")
 
-def _flush(staged: Path) -> None:
-    """To the device: a rename that outlives its content would publish holes.
-
-    Ranks flush at once, so a file of rank 0 may go (the script above) while another rank comes to it.
-    """
-    for path in staged.rglob("*"):
-        if path.is_file():
-            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                os.fsync(file.fileno())
-
-
-def _publish(staged: Path, draft: Manifest, folder: str) -> str:
-    """Manifest, announcement, rename: in this order."""
-    manifest.seal(staged, draft)
-    url = storage.join(folder, free_name(folder, draft.step))
-    state.commit(url, manifest.digest(staged))
-    storage.publish_folder(staged, url, last=manifest.NAME)
-    logger.info("checkpoint of step %d: %s", draft.step, url)
-    return url
-
-
-def free_name(folder: str, step: int) -> str:
-    """`step-000400`, or `step-000400-2` when an attempt that was rolled back has already saved that step."""
-    taken, name, attempt = set(storage.listing(folder)), f"step-{step:06d}", 1
-    while (candidate := name if attempt == 1 else f"{name}-{attempt}") in taken:
-        attempt += 1
-    return candidate
+    def _keep_model(self, engine: Any, tokenizer: Path) -> None:
+        """What no step changes: configuration and tokenizer, once."""
+        self._model.mkdir(parents=True, exist_ok=True)
+        engine.module.config.save_pretrained(self._model)
+        engine.module.generation_config.save_pretrained(self._model)
+        for name in rank_files.TOKENIZER:
+            shutil.copyfile(tokenizer / name, self._model / name)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from components.checkpoints.config import Config as Checkpoints
 from components.data.mending.quarantine import Policy
 from components.data.packing import Config as Packing
 from components.plugins import Config
@@ -92,6 +93,9 @@ class Training(Config):
 
     checkpoint_every: int = Field(default=250, ge=1)
     """Steps between checkpoints; the last step is always saved."""
+
+    checkpoints: Checkpoints = Checkpoints()
+    """How they are saved."""
 
     evaluate_every: int = Field(default=250, ge=1)
     """Steps between evaluations on held-out tokens."""

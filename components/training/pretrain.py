@@ -14,10 +14,11 @@ from typing import Any
 
 from components.checkpoints.manifest import HeldOut, Manifest
 from components.checkpoints.resume import resume
-from components.checkpoints.save import save
+from components.checkpoints.save import Saved, Saver
 from components.data import tokenizer
 from components.data.stream import fixed_batch
 from components.jobs import Rank, this_rank
+from components.observability.provenance import code_digest
 from components.plugins import Config
 from components.training import engine as engines
 from components.training import model as models
@@ -86,6 +87,13 @@ class Trainer:
         )
         if settings.resume_from:
             self._resume(settings.resume_from)
+        self.saver = Saver(
+            self.engine,
+            folder=settings.checkpoints,
+            scratch=Path(settings.scratch),
+            tokenizer=self.tokenizer,
+            config=training.checkpoints,
+        )
 
     def _resume(self, url: str) -> None:
         """Go on from a checkpoint that was trained on the very order of samples that comes now."""
@@ -105,11 +113,14 @@ class Trainer:
             self.phases.begin(self.step + 1)
             self._update()
             self.step += 1
+            self._tell(self.saver.poll())
             last = self.step == training.steps
             if last or self.step % training.evaluate_every == 0 or self.step % training.checkpoint_every == 0:
                 self._evaluate()
             if last or self.step % training.checkpoint_every == 0:
                 self._save()
+        with self.phases("checkpoint"):
+            self._tell(self.saver.close())
         self.rank.heartbeat.beat(self.step, "done")
         self.feed.close()
         return self._result(time.perf_counter() - started)
@@ -172,6 +183,7 @@ class Trainer:
             shards=settings.shards,
             shards_digest=self.feed.reader.digest,
             config_digest=settings.config_digest,
+            code_digest=code_digest(),
             facts={
                 "seed": settings.seed,
                 "parallelism": settings.parallelism,
@@ -179,19 +191,14 @@ class Trainer:
                 "tokens_seen": self.feed.tokens_seen,
             },
         )
-        started = time.perf_counter()
         with self.phases("checkpoint"):
-            self.checkpoint = save(
-                self.engine,
-                draft,
-                folder=settings.checkpoints,
-                scratch=Path(settings.scratch),
-                tokenizer=self.tokenizer,
-            )
-        spent = time.perf_counter() - started
-        self.rank.events.write(
-            "checkpoint", step=self.step, checkpoint=self.checkpoint, seconds_to_save=spent
-        )
+            self.saver.save(self.engine, draft)
+
+    def _tell(self, done: list[Saved]) -> None:
+        """Saves that have come to an end since the step before."""
+        for one in done:
+            self.checkpoint = one.url or self.checkpoint
+            self.rank.events.write(**one.event())
 
     def _result(self, seconds: float) -> dict[str, Any]:
         trained = {name: self.phases.total[name] for name in ("data", "forward", "backward", "optimizer")}
