@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict
 
 from components import storage
 
+SIGNATURE = ".sig"
+"""After the manifest's name: a file that vouches for the manifest, and that no manifest can list."""
+
 
 class Entry(BaseModel):
     """One file."""
@@ -48,4 +51,4 @@ def entry(path: Path) -> Entry:
 
 def _names(folder: Path, manifest: str) -> list[str]:
     names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-    return sorted(name for name in names if name != manifest)
+    return sorted(name for name in names if name not in (manifest, manifest + SIGNATURE))

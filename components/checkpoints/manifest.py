@@ -4,6 +4,7 @@
       model.safetensors config.json tokenizer.json ...   what transformers and vLLM load
       deepspeed/                                         weights and optimizer partitions, for exact resume
       random/                                            generators of every rank
+      manifest.json.sig                                  who wrote it, where a key is configured, see `sign`
       manifest.json                                      written last
     step-000400.state.json                               how far it has come, see `state`
 
@@ -22,11 +23,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from components import contents, storage
+from components.checkpoints import sign
 from components.contents import Entry
 from components.data.position import Position
 from components.errors import CheckpointCorrupt
 
 NAME = "manifest.json"
+SIGNATURE = NAME + contents.SIGNATURE
 
 
 class HeldOut(BaseModel):
@@ -81,15 +84,27 @@ class Manifest(BaseModel):
 
 def read(folder: Path) -> Manifest:
     """The manifest of a checkpoint folder."""
-    path = folder / NAME
-    if not path.is_file():
-        raise CheckpointCorrupt(f"{path} is missing: the checkpoint was never finished; use an earlier one")
+    return read_at(str(folder))[0]
+
+
+def read_at(checkpoint: str) -> tuple[Manifest, str]:
+    """The manifest of a checkpoint anywhere, and its digest; where there is a key, only if it signed it."""
+    url, signature = storage.join(checkpoint, NAME), storage.join(checkpoint, SIGNATURE)
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        content = storage.read_bytes(url)
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointCorrupt(
+            f"{url} is missing: the checkpoint was never finished; use an earlier one"
+        ) from None
+    if sign.is_on():
+        signed = storage.read_bytes(signature) if storage.exists(signature) else None
+        sign.refuse_unless_signed(content, signed, url)
+    try:
+        return Manifest.model_validate_json(content), storage.sha256_of_bytes(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise CheckpointCorrupt(f"{path} is not a manifest: {where}: {first['msg']}") from None
+        raise CheckpointCorrupt(f"{url} is not a manifest: {where}: {first['msg']}") from None
 
 
 def digest(folder: Path) -> str:
@@ -101,7 +116,10 @@ def seal(folder: Path, draft: Manifest, files: dict[str, Entry] | None = None) -
     """Write the manifest, last; `files` were hashed while they were written, else all that is there is."""
     entries = contents.of(folder, manifest=NAME) if files is None else dict(sorted(files.items()))
     sealed = draft.model_copy(update={"files": entries})
-    storage.write_text(str(folder / NAME), sealed.model_dump_json(indent=1) + "\n")
+    content = (sealed.model_dump_json(indent=1) + "\n").encode()
+    if sign.is_on():
+        storage.write_bytes(str(folder / SIGNATURE), sign.signature(content))
+    storage.write_bytes(str(folder / NAME), content)
     return sealed
 
 

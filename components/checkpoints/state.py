@@ -3,21 +3,34 @@
     written -> committed -> validated
                     |            |
                     +------------+--> quarantined, for ever
+                    |            |         |
+                    +------------+---------+--> retired, while it is deleted
 
 `written` is a folder under a name that no reader looks at; it has no state file. `committed` is whole and
-hashed. `validated` has passed its gates, and only from there may anything be resumed or served.
+hashed. `validated` has passed its gates, and only from there may anything be resumed or served. `retired` is
+said before the first byte is deleted, so that half a checkpoint is never trusted.
+
+Each step says what state it was decided on, so of two that decide at once (gates pass what a scrubber has
+just found rotten) one looks again. After each, the pointer of the folder names the newest validated one.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from components import storage
-from components.errors import CheckpointCorrupt, CheckpointError, NotValidated
+from components.checkpoints import names, pointer
+from components.checkpoints.pointer import Target
+from components.errors import CheckpointCorrupt, CheckpointError, Conflict, NotValidated
 from components.records import Verdict
+
+TRIES = 10
+logger = logging.getLogger(__name__)
 
 
 class State(BaseModel):
@@ -25,7 +38,7 @@ class State(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    state: Literal["committed", "validated", "quarantined"]
+    state: Literal["committed", "validated", "quarantined", "retired"]
     manifest_sha256: str
     """The manifest that was committed: another one under the same name is not this checkpoint."""
     reason: str | None = None
@@ -35,59 +48,121 @@ class State(BaseModel):
 
 def url_of(checkpoint: str) -> str:
     """Where the state of a checkpoint is kept."""
-    return f"{checkpoint.rstrip('/')}.state.json"
+    return checkpoint.rstrip("/") + names.STATE
 
 
 def read(checkpoint: str) -> State | None:
     """Where a checkpoint stands; None when it was never committed."""
-    url = url_of(checkpoint)
-    if not storage.exists(url):
-        return None
-    try:
-        return State.model_validate_json(storage.read_bytes(url))
-    except ValidationError as error:
-        raise CheckpointCorrupt(f"{url} is not a state: {error.errors()[0]['msg']}") from None
+    found = _read(checkpoint)
+    return None if found is None else _parse(checkpoint, found)
 
 
 def committed_digest(checkpoint: str) -> str:
     """The digest a checkpoint is known by: SHA-256 of the manifest that was committed."""
-    return _known(checkpoint).manifest_sha256
+    known = read(checkpoint)
+    if known is None:
+        raise _never_committed(checkpoint)
+    return known.manifest_sha256
 
 
 def commit(checkpoint: str, manifest_sha256: str) -> None:
     """Announce a checkpoint that is about to appear under this name, whole."""
-    _write(checkpoint, State(state="committed", manifest_sha256=manifest_sha256, at=datetime.now(UTC)))
+    state = State(state="committed", manifest_sha256=manifest_sha256, at=datetime.now(UTC))
+    storage.write_bytes(url_of(checkpoint), _bytes(state))
 
 
 def validate(checkpoint: str, verdicts: list[Verdict]) -> None:
     """The gates have passed: it may be resumed from and served."""
-    known = _known(checkpoint)
-    if known.state == "quarantined":
-        raise NotValidated(
-            f"{checkpoint} is quarantined ({known.reason}); a quarantined one never comes back"
-        )
     if refused := [verdict.gate for verdict in verdicts if not verdict.passed]:
         raise CheckpointError(f"{checkpoint} cannot be validated: {', '.join(refused)} refused it")
-    _write(checkpoint, known.model_copy(update={"state": "validated", "verdicts": verdicts, "at": _now()}))
+
+    def change(known: State) -> State:
+        if known.state in ("quarantined", "retired"):
+            raise NotValidated(
+                f"{checkpoint} is {known.state} ({known.reason}); a {known.state} one never comes back: "
+                "use another, `stanchion list checkpoints` shows them"
+            )
+        return _moved(known, state="validated", verdicts=verdicts)
+
+    _change(checkpoint, change)
+    gates = ", ".join(verdict.gate for verdict in verdicts)
+    settle(names.folder_of(checkpoint), f"{names.name_of(checkpoint)} has passed {gates or 'no gate'}")
 
 
 def quarantine(checkpoint: str, reason: str, verdicts: list[Verdict] | None = None) -> None:
-    """Keep it for the post-mortem, never load it again."""
-    known = _known(checkpoint)
-    change = {"state": "quarantined", "reason": reason, "verdicts": verdicts or known.verdicts, "at": _now()}
-    _write(checkpoint, known.model_copy(update=change))
+    """Keep it for the post-mortem, never load it again; the first reason stays."""
+
+    def change(known: State) -> State:
+        if known.state in ("quarantined", "retired"):
+            return known
+        return _moved(known, state="quarantined", reason=reason, verdicts=verdicts or known.verdicts)
+
+    _change(checkpoint, change)
+    settle(names.folder_of(checkpoint), f"{names.name_of(checkpoint)} is quarantined: {reason}")
 
 
-def _known(checkpoint: str) -> State:
-    known = read(checkpoint)
-    if known is None:
-        raise NotValidated(f"{checkpoint} was never committed; it has no {url_of(checkpoint)}")
-    return known
+def retire(checkpoint: str, reason: str) -> None:
+    """It is about to be deleted; from here on nobody uses it."""
+    _change(checkpoint, lambda known: _moved(known, state="retired", reason=reason))
+    settle(names.folder_of(checkpoint), f"{names.name_of(checkpoint)} is retired: {reason}")
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
+def settle(folder: str, why: str) -> None:
+    """Let the pointer of a folder name the newest validated checkpoint there is."""
+    pointer.move(folder, lambda: _newest_validated(folder), why)
 
 
-def _write(checkpoint: str, state: State) -> None:
-    storage.write_text(url_of(checkpoint), state.model_dump_json(indent=1) + "\n")
+def _newest_validated(folder: str) -> Target | None:
+    for url in names.newest_first(folder):
+        known = read(url)
+        if known is not None and known.state == "validated":
+            name = names.name_of(url)
+            step, _ = names.step_and_attempt(name)
+            return Target(checkpoint=name, step=step, manifest_sha256=known.manifest_sha256)
+    return None
+
+
+def _change(checkpoint: str, change: Callable[[State], State]) -> None:
+    """Write the state that follows from the present one, which is read again when another was faster."""
+    for _ in range(TRIES):
+        before = _read(checkpoint)
+        if before is None:
+            raise _never_committed(checkpoint)
+        known = _parse(checkpoint, before)
+        if (after := change(known)) == known:
+            return
+        try:
+            storage.replace_bytes(url_of(checkpoint), _bytes(after), expected=before)
+            return
+        except Conflict:
+            logger.info("%s was changed by someone else; looking again", url_of(checkpoint))
+    raise Conflict(f"{url_of(checkpoint)} is changed by others all the time; try again")
+
+
+def _moved(known: State, **change: object) -> State:
+    return known.model_copy(update={**change, "at": datetime.now(UTC)})
+
+
+def _read(checkpoint: str) -> bytes | None:
+    url = url_of(checkpoint)
+    try:
+        return storage.read_bytes(url) if storage.exists(url) else None
+    except FileNotFoundError:  # retired between the two
+        return None
+
+
+def _parse(checkpoint: str, content: bytes) -> State:
+    try:
+        return State.model_validate_json(content)
+    except ValidationError as error:
+        raise CheckpointCorrupt(
+            f"{url_of(checkpoint)} is not a state: {error.errors()[0]['msg']}; use another checkpoint"
+        ) from None
+
+
+def _bytes(state: State) -> bytes:
+    return (state.model_dump_json(indent=1) + "\n").encode()
+
+
+def _never_committed(checkpoint: str) -> NotValidated:
+    return NotValidated(f"{checkpoint} was never committed; it has no {url_of(checkpoint)}")
