@@ -129,9 +129,11 @@ def test_copies_share_memory_where_the_state_did_and_are_used_again() -> None:
     first = memory._tree(tied)
     assert first["embedding"] is first["head"]
     assert first["embedding"].data_ptr() != weight.data_ptr()
+    memory.fill()
     memory._buffers, memory._fresh = memory._fresh, {}
     weight.mul_(2)
     again = memory._tree(tied)
+    memory.fill()
     assert again["embedding"] is first["embedding"]
     assert torch.equal(again["head"], weight)
 

@@ -41,15 +41,16 @@ class Report(BaseModel):
     seconds: float = 0.0
     """From the copy to the last flush."""
     seconds_hashing: float = 0.0
+    """CPU-seconds of them."""
 
 
 def write(
     snapshot: Snapshot, staged: Path, model: Path, *, rank: int, read_back: bool, reached: Reached
 ) -> Report:
     """Write what one rank holds; `model` is the folder with its configuration and tokenizer, for rank 0."""
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.thread_time()
     partition, tensors = digests.of_tensors(snapshot.partition), digests.of_tensors(snapshot.weights)
-    hashing = time.perf_counter() - started
+    hashing = time.thread_time() - cpu
     reached("digested")
     files: dict[str, Entry] = {}
     for name, state in snapshot.states.items():
@@ -64,9 +65,9 @@ def write(
     files[name] = _small(_place(staged, name), json.dumps(snapshot.random).encode())
     if rank == 0:
         files |= _model(snapshot, staged, model)
-        spent = time.perf_counter()
-        files[WEIGHTS] = _weights(snapshot.weights, staged / WEIGHTS, tensors)
-        hashing += time.perf_counter() - spent
+        cpu = time.thread_time()
+        files[WEIGHTS] = _weights(staged / WEIGHTS, tensors)
+        hashing += time.thread_time() - cpu
         reached(f"wrote {WEIGHTS}")
     return Report(
         rank=rank,
@@ -108,7 +109,7 @@ def _model(snapshot: Snapshot, staged: Path, model: Path) -> dict[str, Entry]:
     return {name: _small(staged / name, (model / name).read_bytes()) for name in names}
 
 
-def _weights(held: dict[str, torch.Tensor], path: Path, wanted: dict[str, str]) -> Entry:
+def _weights(path: Path, wanted: dict[str, str]) -> Entry:
     """The entry of the weights' file, whose tensors on the device are those in memory."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())

@@ -1,7 +1,7 @@
 """Saving from all ranks at once, beside training: a copy in memory, the files, the manifest, the name.
 
     saver = Saver(engine, folder=..., scratch=..., tokenizer=..., config=Config())
-    saver.save(engine, draft)        # all ranks; returns when the state is copied
+    saver.save(engine, draft)        # all ranks; returns at once
     saver.poll()                     # each step: what was published since, or the error that a save met
     saver.close()                    # waits for the last one
 
@@ -9,8 +9,9 @@ DeepSpeed's `latest` file is never written: it appears before other ranks have f
 
 Pattern: Staged Commit
 Problem: a save that training waits for is made rarely, and one that it does not wait for may never be whole.
-Answer: stop for the copy in memory alone; a thread writes, hashes, flushes and reads back; rank 0 names the
-checkpoint once every rank has reported. One save at a time, and its error comes up at the next step.
+Answer: copy in memory during the next forward and backward pass; the optimizer waits for the copy and for
+nothing else. A thread writes, hashes, flushes and reads back; rank 0 names the checkpoint once every rank has
+reported. One save at a time, and its error comes up at the next step.
 Trade-off: a second copy of the state in memory, and up to one save more is lost when a machine dies.
 """
 
@@ -21,7 +22,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import torch.distributed as dist
@@ -80,7 +81,11 @@ class Saver:
         self._memory, self._model = Memory(), scratch / "model"
         self._thread: Thread | None = None
         self._done: list[Saved] = []
-        self._last_step = -1
+        self._last_step, self._stalled = -1, 0.0
+        self._copied = Event()
+        self._copied.set()
+        optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
+        optimizer.register_step_pre_hook(lambda *_: self._settle())
         if self._rank == 0:
             rank_files.sweep(scratch)
             self._keep_model(engine, tokenizer)
@@ -91,20 +96,17 @@ class Saver:
         if draft.step == self._last_step:
             raise CheckpointError(f"step {draft.step} is saved already, and a state is saved once")
         started, self._last_step = time.perf_counter(), draft.step
-        self._wait()  # the buffers are still being written
+        self._wait()  # for the buffers of the save before
         staged = self.scratch / f"step-{draft.step:06d}.partial"
         staged.mkdir(parents=True, exist_ok=True)
         snapshot = self._memory.take(engine, staged, rank=self._rank)
-        stalled = time.perf_counter() - started
-        self._thread = Thread(
-            target=self._finish,
-            args=(snapshot, draft, staged, started, stalled),
-            name="checkpoint",
-            daemon=True,
-        )
+        self._copied.clear()
+        work = (snapshot, draft, staged, started)
+        self._thread = Thread(target=self._finish, args=work, name="checkpoint", daemon=True)
         self._thread.start()
         if not self.config.asynchronous:
             self._wait()
+        self._stalled = time.perf_counter() - started
 
     def poll(self) -> list[Saved]:
         """What has come to an end since the last call, whole or not.
@@ -124,15 +126,19 @@ class Saver:
             raise CheckpointError(self._done[-1].error)
         return self.poll()
 
+    def _settle(self) -> None:
+        """Before anything changes: the copy is whole."""
+        started = time.perf_counter()
+        self._copied.wait()
+        self._stalled += time.perf_counter() - started
+
     def _wait(self) -> None:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
-    def _finish(
-        self, snapshot: Snapshot, draft: Manifest, staged: Path, started: float, stalled: float
-    ) -> None:
-        """In the thread: everything behind the copy. No error gets lost, and none stays in the thread."""
+    def _finish(self, snapshot: Snapshot, draft: Manifest, staged: Path, started: float) -> None:
+        """In the thread: the copy and all behind it. No error gets lost, and none stays in the thread."""
         report = self._write(snapshot, draft.step, staged)
         url = copied = error = ""
         try:
@@ -152,10 +158,14 @@ class Saver:
         spent = time.perf_counter() - started
         hashing = report.seconds_hashing
         error = error or (report.error and f"step {draft.step} could not be saved: {report.error}")
-        self._done.append(Saved(draft.step, url, copied, stalled, spent, hashing, error))
+        self._done.append(Saved(draft.step, url, copied, self._stalled, spent, hashing, error))
 
     def _write(self, snapshot: Snapshot, step: int, staged: Path) -> rank_files.Report:
         try:
+            try:
+                self._memory.fill()
+            finally:
+                self._copied.set()
             self._reached(step, "copied")
             return rank_files.write(
                 snapshot,

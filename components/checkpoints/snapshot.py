@@ -1,7 +1,9 @@
-"""One rank's state copied in memory: all that training has to wait for when a checkpoint is saved.
+"""One rank's state copied in memory, while the next forward and backward pass go on.
 
 DeepSpeed says what belongs into its files; instead of writing them, each tensor is copied once, whoever
-shares it. The copies of one save are the buffers of the next, so only the first one pays for fresh memory.
+shares it. Only an optimizer's step changes tensors, so `take` notes which and `fill` copies them beside
+training, before that step. The copies of one save are the buffers of the next: only the first one pays for
+fresh memory. CheckFreq (Mohan and others, FAST'21) overlaps the copy in the same way.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class Memory:
     def __init__(self) -> None:
         self._buffers: dict[Key, torch.Tensor] = {}
         self._fresh: dict[Key, torch.Tensor] = {}
+        self._pending: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     @property
     def bytes(self) -> int:
@@ -52,8 +55,8 @@ class Memory:
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
     def take(self, engine: Any, staged: Path, *, rank: int) -> Snapshot:
-        """Copy a rank's state; all ranks together, between two steps."""
-        self._fresh = {}
+        """A rank's state in tensors that `fill` has yet to copy; all ranks together, between two steps."""
+        self._fresh, self._pending = {}, []
         held = weights_of(engine)
         with _handed_over(engine) as files:
             engine.save_checkpoint(str(staged), tag=TAG, client_state=dict(UNIVERSAL), save_latest=False)
@@ -66,10 +69,16 @@ class Memory:
             weights={name: self._tensor(held) for name, held in held.items()} if rank == 0 else {},
             random=random_state(),
         )
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
         self._buffers, self._fresh = self._fresh, {}
         return snapshot
+
+    def fill(self) -> None:
+        """Copy what was taken; in any thread, before anything of it changes."""
+        for buffer, source in self._pending:
+            buffer.copy_(source, non_blocking=True)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self._pending = []
 
     def _tree(self, state: Any) -> Any:
         """A state with copies in place of its tensors; two that share memory share it again."""
@@ -83,7 +92,7 @@ class Memory:
         buffer = self._buffers.get(key)
         if buffer is None:
             buffer = torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)
-        buffer.copy_(source, non_blocking=True)
+        self._pending.append((buffer, source))
         self._fresh[key] = buffer
         return buffer
 
