@@ -17,6 +17,9 @@ from pydantic_core import CoreSchema
 
 from components import storage
 from components.alignment.config import Alignment
+from components.checkpoints import sign
+from components.checkpoints.retention import Retention
+from components.checkpoints.sign import Secrets
 from components.data.curation.curate import Config as Checks
 from components.data.mixture import counts_per_batch
 from components.data.shards import Config as Shards
@@ -56,8 +59,11 @@ class Gates(Config):
     checkpoint: Annotated[dict[str, Config], ManyOf("components.gates")] = Field(
         default={
             "files_match_manifest": {},
+            "tensors_match_digests": {},
             "weights_are_finite": {},
+            "norms_within_bounds": {},
             "loss_reproduces": {},
+            "loss_is_no_worse": {},
             "beats_a_unigram_model": {},
         },
         validate_default=True,
@@ -67,7 +73,9 @@ class Gates(Config):
     alignment: Annotated[dict[str, Config], ManyOf("components.gates")] = Field(
         default={
             "files_match_manifest": {},
+            "tensors_match_digests": {},
             "weights_are_finite": {},
+            "norms_within_bounds": {},
             "reward_improved": {},
             "policy_did_not_cheat": {},
         },
@@ -171,6 +179,8 @@ class Profile(Config):
     devices: Devices = Devices()
     sharding: Sharding = Sharding()
     storage: Storage = Storage()
+    retention: Retention = Retention()
+    secrets: Secrets = Secrets()
     prices: Prices = Prices()
 
     @model_validator(mode="before")
@@ -283,6 +293,7 @@ def _check_mixture(run: Run) -> None:
 def run_folder(run: Run, profile: Profile) -> RunFolder:
     """The folder of this run under this profile's storage, which behaves as the profile says from here on."""
     storage.use(profile.storage)
+    sign.use(profile.secrets)
     return RunFolder(profile.storage.root, run.id, profile.storage.scratch)
 
 

@@ -9,6 +9,7 @@ StanchionError
 ├── CheckpointError          a checkpoint may not be used
 │   ├── CheckpointCorrupt    its bytes differ from its manifest
 │   └── NotValidated         no gate has vouched for it
+│       └── NotSigned        nobody with our key has
 ├── GateRefused              a gate said no; carries the verdicts
 ├── JobError                 a launched job ended badly
 │   ├── JobFailed            a rank exited with an error
@@ -75,6 +76,10 @@ class CheckpointCorrupt(CheckpointError):
 
 class NotValidated(CheckpointError):
     """No gate has vouched for this checkpoint, or one has refused it."""
+
+
+class NotSigned(NotValidated):
+    """A key is configured and did not sign this one: refused, not quarantined, for keys get mixed up."""
 
 
 class JobError(StanchionError):

@@ -143,6 +143,41 @@ def small_checkpoints(small_job: Callable[..., Any], tmp_path_factory: pytest.Te
     return folder / "checkpoints"
 
 
+@pytest.fixture
+def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Seal and publish a checkpoint of a few small files, as the saver does, in a folder or URL; its URL."""
+    from components import storage
+    from components.checkpoints import manifest, state
+
+    def make(folder: Path | str, step: int, *, to: str = "validated", attempt: int = 1) -> str:
+        staged = tmp_path_factory.mktemp("staged") / "checkpoint"
+        (staged / "deepspeed").mkdir(parents=True)
+        (staged / "model.safetensors").write_bytes(f"weights of step {step}".encode() * 1000)
+        (staged / "deepspeed" / "rank-0.pt").write_bytes(f"optimizer of step {step}".encode() * 1000)
+        measured = {"sequences": 4, "sequence_length": 64, "precision": "bf16", "device": "cpu", "threads": 1}
+        draft = manifest.Manifest(
+            stage="pretrain",
+            step=step,
+            world_size=2,
+            held_out=manifest.HeldOut(loss=5.0 - step / 1000, **measured),
+            shards="nowhere",
+            shards_digest="0" * 64,
+            config_digest="0" * 64,
+        )
+        manifest.seal(staged, draft)
+        name = f"step-{step:06d}" + (f"-{attempt}" if attempt > 1 else "")
+        url = storage.join(str(folder), name)
+        state.commit(url, manifest.digest(staged))
+        storage.publish_folder(staged, url, last=manifest.NAME)
+        if to in ("validated", "quarantined"):
+            state.validate(url, [])
+        if to == "quarantined":
+            state.quarantine(url, "its loss did not reproduce")
+        return url
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """Address of a real S3 server: moto's, since it has the whole API and honours conditional puts.

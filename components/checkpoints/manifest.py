@@ -45,6 +45,8 @@ class HeldOut(BaseModel):
     """`bf16` or `fp32`: weights and activations."""
     device: str
     threads: int
+    arithmetic: str = ""
+    """Torch's version and the processor: with another one, the last bits are others."""
 
 
 class Manifest(BaseModel):
@@ -89,22 +91,33 @@ def read(folder: Path) -> Manifest:
 
 def read_at(checkpoint: str) -> tuple[Manifest, str]:
     """The manifest of a checkpoint anywhere, and its digest; where there is a key, only if it signed it."""
-    url, signature = storage.join(checkpoint, NAME), storage.join(checkpoint, SIGNATURE)
+    url = storage.join(checkpoint, NAME)
     try:
         content = storage.read_bytes(url)
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointCorrupt(
             f"{url} is missing: the checkpoint was never finished; use an earlier one"
         ) from None
-    if sign.is_on():
-        signed = storage.read_bytes(signature) if storage.exists(signature) else None
-        sign.refuse_unless_signed(content, signed, url)
+    refuse_unless_signed(checkpoint, content)
     try:
         return Manifest.model_validate_json(content), storage.sha256_of_bytes(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise CheckpointCorrupt(f"{url} is not a manifest: {where}: {first['msg']}") from None
+
+
+def refuse_unless_signed(checkpoint: str, content: bytes | None = None) -> None:
+    """NotSigned when a key is configured and did not sign the manifest, which may be at hand already."""
+    if not sign.is_on():
+        return
+    url, signature = storage.join(checkpoint, NAME), storage.join(checkpoint, SIGNATURE)
+    if content is None:
+        if not storage.exists(url):
+            return  # never finished, which is for others to say
+        content = storage.read_bytes(url)
+    signed = storage.read_bytes(signature) if storage.exists(signature) else None
+    sign.refuse_unless_signed(content, signed, url)
 
 
 def digest(folder: Path) -> str:

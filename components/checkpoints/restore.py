@@ -16,7 +16,7 @@ from components import storage
 from components.checkpoints import manifest, names, state
 from components.checkpoints.manifest import Manifest
 from components.checkpoints.names import newest_first as newest_first
-from components.errors import CheckpointCorrupt, NotValidated
+from components.errors import CheckpointCorrupt, NotSigned, NotValidated
 from components.records import Fault
 
 logger = logging.getLogger(__name__)
@@ -108,6 +108,8 @@ def quarantine_faults(folder: str) -> list[Fault]:
 def _try(url: str, accept: tuple[str, ...], scratch: Path | None) -> Checkpoint | None:
     try:
         return open_checkpoint(url, accept=accept, scratch=scratch)
+    except NotSigned:  # said aloud: going back to an older one, or to none, may only hide a wrong key
+        raise
     except NotValidated:
         return None
     except CheckpointCorrupt as error:

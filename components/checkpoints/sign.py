@@ -1,7 +1,7 @@
 """Signing manifests, so that nobody who can write to the store can hand us a checkpoint of his own.
 
 A checkpoint holds pickles, which run code when they are loaded. Digests prove that files fit their manifest,
-not who wrote it. With a key, `manifest.json.sig` beside the manifest holds its HMAC-SHA256; the manifest holds
+not who wrote it. With a key, `manifest.json.sig` beside the manifest is its HMAC-SHA256; the manifest holds
 the digest of every file, its stage, step, data and configuration, so the signature fits no other checkpoint,
 and a whole checkpoint copied under another step's name is found out by the step it says.
 
@@ -29,7 +29,7 @@ import stat
 from pathlib import Path
 
 from components import plugins
-from components.errors import CheckpointCorrupt, ConfigError
+from components.errors import CheckpointCorrupt, ConfigError, NotSigned
 
 VARIABLE = "STANCHION_CHECKPOINT_KEY_FILE"
 FORMAT = "hmac-sha256"
@@ -64,26 +64,34 @@ def is_on() -> bool:
 
 def signature(content: bytes) -> bytes:
     """Of a manifest's bytes: one line that names the method, the key it was made with, and the code."""
-    key = _key()
-    return f"{FORMAT} {_name(key)} {_code(key, content)}\n".encode()
+    return _line(_key(), content)
 
 
 def refuse_unless_signed(content: bytes, signed: bytes | None, what: str) -> None:
-    """CheckpointCorrupt unless this key signed exactly these bytes; without a key all may pass."""
+    """NotSigned unless our key made the signature, CheckpointCorrupt when it is of other bytes.
+
+    Without a key all may pass.
+    """
     if not is_on():
         return
     key = _key()
+    if hmac.compare_digest(signed or b"", _line(key, content)):
+        return
     if signed is None:
-        raise CheckpointCorrupt(
+        raise NotSigned(
             f"{what} is not signed, and {VARIABLE} asks for signatures; use a signed checkpoint, or sign "
             "this one if you know where it comes from: stanchion sign CHECKPOINT"
         )
-    if not hmac.compare_digest(signed, f"{FORMAT} {_name(key)} {_code(key, content)}\n".encode()):
-        by = "by another key" if _other_key(signed, key) else "but its content is not what was signed"
-        raise CheckpointCorrupt(
-            f"{what} is signed {by} (ours is {_name(key)}); nothing of it was loaded: use another "
+    if signed.split()[1:2] != [_name(key).encode()]:
+        raise NotSigned(
+            f"{what} is signed by another key than ours, {_name(key)}; nothing of it was loaded: use another "
             f"checkpoint, or name the right key in {VARIABLE}"
         )
+    raise CheckpointCorrupt(f"{what} is not what our key signed; nothing of it was loaded: use another one")
+
+
+def _line(key: bytes, content: bytes) -> bytes:
+    return f"{FORMAT} {_name(key)} {_code(key, content)}\n".encode()
 
 
 def _code(key: bytes, content: bytes) -> str:
@@ -95,9 +103,11 @@ def _name(key: bytes) -> str:
     return hmac.new(key, b"stanchion key name 1\n", hashlib.sha256).hexdigest()[:12]
 
 
-def _other_key(signed: bytes, key: bytes) -> bool:
-    parts = signed.split()
-    return len(parts) == 3 and parts[1] != _name(key).encode()
+def _is_private(found: os.stat_result) -> bool:
+    """Ours alone; or root's, as secrets are mounted in a container, where our group may read."""
+    if found.st_uid == os.getuid():
+        return not found.st_mode & 0o077
+    return found.st_uid == 0 and not found.st_mode & 0o037
 
 
 def _key() -> bytes:
@@ -108,7 +118,7 @@ def _key() -> bytes:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise ConfigError(f"{VARIABLE}={path} is no file; name a file that holds the key")
-            if found.st_mode & 0o077 or found.st_uid not in (os.getuid(), 0):
+            if not _is_private(found):
                 raise ConfigError(
                     f"{path} has mode {stat.S_IMODE(found.st_mode):04o} and belongs to user {found.st_uid}: "
                     f"others can read or change the key; run `chmod 600 {path}` as its owner, and change the "

@@ -26,10 +26,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from components import storage
 from components.checkpoints import names, pointer
 from components.checkpoints.pointer import Target
-from components.errors import CheckpointCorrupt, CheckpointError, Conflict, NotValidated
+from components.errors import CheckpointError, Conflict, NotValidated
 from components.records import Verdict
 
 TRIES = 10
+LONG_AGO = datetime.fromtimestamp(0, UTC)
 logger = logging.getLogger(__name__)
 
 
@@ -52,7 +53,10 @@ def url_of(checkpoint: str) -> str:
 
 
 def read(checkpoint: str) -> State | None:
-    """Where a checkpoint stands; None when it was never committed."""
+    """Where a checkpoint stands; None when it was never committed.
+
+    A state that cannot be read is as good as quarantined: who walks over checkpoints goes on to the next.
+    """
     found = _read(checkpoint)
     return None if found is None else _parse(checkpoint, found)
 
@@ -155,9 +159,8 @@ def _parse(checkpoint: str, content: bytes) -> State:
     try:
         return State.model_validate_json(content)
     except ValidationError as error:
-        raise CheckpointCorrupt(
-            f"{url_of(checkpoint)} is not a state: {error.errors()[0]['msg']}; use another checkpoint"
-        ) from None
+        reason = f"{url_of(checkpoint)} is not a state: {error.errors()[0]['msg']}"
+        return State(state="quarantined", manifest_sha256="", reason=reason, at=LONG_AGO)
 
 
 def _bytes(state: State) -> bytes:

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import Field
 
 from components import plugins, quiet, storage
+from components.checkpoints import sign
 from components.errors import ConfigError, JobError
 from components.jobs import FOLDER_VARIABLE, Handle, Job
 
@@ -137,6 +138,7 @@ def render(job: Job, config: Config) -> str:
     environment = {
         **quiet.ENVIRONMENT,
         **storage.inherited(),
+        **sign.inherited(),
         **job.environment,
         FOLDER_VARIABLE: str(job.folder),
         "OMP_NUM_THREADS": str(job.threads_per_process),
