@@ -44,9 +44,9 @@ def _runner(sharding: Sharding) -> TaskRunner[Any]:
     package, name = CLUSTERS[sharding.runner]
     try:
         kind = getattr(importlib.import_module(package), name)
-    except ImportError:
+    except ImportError as error:
         raise ConfigError(
-            f"profile.sharding.runner={sharding.runner} needs {package}; install it with "
+            f"profile.sharding.runner={sharding.runner} needs {package} ({error}); install it with "
             f"`uv pip install '.[{sharding.runner}]'`, or use processes"
         ) from None
     runner: TaskRunner[Any] = kind(**_size(sharding))
