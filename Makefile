@@ -15,7 +15,7 @@ PROFILE ?= laptop
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix docs bench bench-data prove serve clean lock
+.PHONY: help setup demo test check fix docs bench bench-data bench-checkpoint prove serve clean lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ prove: setup ## Try every claim about the data plane in full; figures in case_st
 bench-data: setup | $(UV) ## Race our loader against its peers, each in its own environment; BENCH_DOCUMENTS=20000 is short
 	$(BIN)/python -m case_studies.benchmarks.data_loaders --uv $(UV) $(if $(BENCH_DOCUMENTS),--documents $(BENCH_DOCUMENTS))
 	$(BIN)/python -m case_studies.benchmarks.tokenise_and_shard
+
+bench-checkpoint: setup ## Time what training waits for when it saves, against DeepSpeed and torch DCP
+	$(BIN)/python -m case_studies.benchmarks.checkpoints
 
 serve: setup ## Start a Prefect server, a worker and all deployments; Ctrl-C ends them
 	$(BIN)/python -m flows._serve

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from case_studies.benchmarks import corpus, data_loaders, environments, picture, ratios, tokenise_and_shard
+from case_studies.benchmarks import (
+    checkpoints,
+    corpus,
+    data_loaders,
+    environments,
+    picture,
+    ratios,
+    tokenise_and_shard,
+)
 from case_studies.benchmarks.data_loaders import ENTRIES, Bench, Entry
 from case_studies.benchmarks.worker import Silent, Worker, ours
 from components import plugins
@@ -160,3 +168,20 @@ def test_tokenizer_and_writer_are_timed_on_the_same_documents() -> None:
     assert len(found["turns"]) == 2
     assert all(side["wall"] > 0 and side["cpu"] > 0 for turn in found["turns"] for side in turn.values())
     assert found["holds"] == (found["share_of_cpu"] >= found["least"] == 0.9)
+
+
+def test_every_way_to_save_is_timed_on_the_same_state(tmp_path: Path) -> None:
+    small = {
+        "hidden_size": 32,
+        "num_layers": 1,
+        "num_heads": 2,
+        "intermediate_size": 64,
+        "context_length": 64,
+    }
+    found = checkpoints.measured(tmp_path, model=small, vocabulary=300, rounds=1)
+    assert set(found["rounds"][0]) == set(checkpoints.TITLES)
+    assert all(0 < way["stalled"] <= way["total"] for way in found["rounds"][0].values())
+    assert found["bytes"] == pytest.approx(14 * found["parameters"], rel=0.01)  # bf16, fp32, two moments
+    assert list(tmp_path.iterdir()) == []
+    told = {**found, "machine": {"processor": "two cores"}, "commit": "", "at": "2026-12-02"}
+    assert "Stanchion" in checkpoints.drawn(told)

@@ -72,10 +72,16 @@ class Ours:
 
     def __call__(self, engine: Any, folder: Path, number: int) -> Seconds:
         """Save, and wait for the name only to measure it."""
+        alone = _step(engine)
         self.saver.save(engine, _draft(number))
-        _step(engine)  # what is not copied by its end, it waits for
+        beside = _step(engine)  # what is not copied by its end, it waits for
         (saved,) = self.saver.close()
-        return {"stalled": saved.stalled, "total": saved.seconds, "hashing": saved.seconds_hashing}
+        return {
+            "stalled": saved.stalled,
+            "total": saved.seconds,
+            "hashing": saved.seconds_hashing,
+            "slowed": beside - alone,
+        }
 
 
 def main() -> None:
@@ -128,10 +134,12 @@ def _measured(way: Way, engine: Any, folder: Path, number: int) -> Seconds:
     return found
 
 
-def _step(engine: Any) -> None:
+def _step(engine: Any) -> float:
+    started = time.perf_counter()
     ids = torch.zeros((1, TOKENS), dtype=torch.long)
     engine.backward(engine(input_ids=ids, labels=ids).loss)
     engines.step(engine, rate=1e-3)
+    return time.perf_counter() - started
 
 
 def _tensors(engine: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class HashedFile:
     def __init__(self, path: Path) -> None:
         self.path, self.bytes = path, 0
         self.seconds_hashing = 0.0
-        """CPU-seconds; most of them pass in the thread beside, while the disk is waited for."""
+        """That the writer spends on nothing else: most of it passes beside, while the disk is waited for."""
         self._sha256, self._xxh3 = hashlib.sha256(), xxhash.xxh3_128()
         self._file = path.open("xb", buffering=0)
         self._refused: OSError | None = None
@@ -43,14 +43,17 @@ class HashedFile:
         """Write all of it; on return the content may change."""
         view = memoryview(content).cast("B")
         if len(view) < SMALL:
-            self._hash(view)
             self._write(view)
+            started = time.perf_counter()
+            self._hash(view)
         else:
             hashed = self._beside.submit(self._hash, view)
             try:
                 self._write(view)
             finally:
+                started = time.perf_counter()
                 hashed.result()
+        self.seconds_hashing += time.perf_counter() - started
         self.bytes += len(view)
         return len(view)
 
@@ -84,10 +87,8 @@ class HashedFile:
             )
 
     def _hash(self, view: memoryview) -> None:
-        started = time.thread_time()
         self._sha256.update(view)
         self._xxh3.update(view)
-        self.seconds_hashing += time.thread_time() - started
 
     def _write(self, view: memoryview) -> None:
         try:

@@ -41,7 +41,7 @@ class Report(BaseModel):
     seconds: float = 0.0
     """From the copy to the last flush."""
     seconds_hashing: float = 0.0
-    """CPU-seconds of them."""
+    """Of them, those in which nothing else was done."""
 
 
 def write(
