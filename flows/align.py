@@ -9,7 +9,7 @@ from prefect import flow
 
 from components.alignment.jobs import checkpoints_of, comparison_job, pairs_of, training_job
 from components.checkpoints.check import artifact_of
-from components.checkpoints.restore import quarantine_faults
+from components.checkpoints.restore import quarantine_faults, why
 from components.config import Profile, Run, run_folder
 from components.plugins import Config
 from components.records import Artifact, Record, Stage
@@ -40,8 +40,11 @@ def _teach(run: Run, profile: Profile) -> Record:
                 shards.url, pairs_of(run, profile), limits, folder.scratch("pairs")
             )
             url = _train(run, profile, stage, shards, base, steps=run.alignment.sft.steps)
-            stage.verdicts += check_checkpoint(url, _shared_gates(run), shards.url, folder.scratch("check"))
+            stage.verdicts += check_checkpoint(
+                url, _shared_gates(run), shards.url, folder.scratch("check"), keep=profile.retention
+            )
             stage.outputs.append(artifact_of(url, "sft_policy"))
+            stage.metrics["chosen"] = why(checkpoints_of(run, profile, "sft"), url)
     return stage.record
 
 
@@ -55,9 +58,15 @@ def _reinforce(run: Run, profile: Profile) -> Record:
             url = _train(run, profile, stage, shards, start, steps=run.alignment.rl.steps)
             compared = _compare(run, profile, stage, start, url)
             stage.verdicts += check_checkpoint(
-                url, run.gates.alignment, shards.url, folder.scratch("check"), figures=compared
+                url,
+                run.gates.alignment,
+                shards.url,
+                folder.scratch("check"),
+                figures=compared,
+                keep=profile.retention,
             )
             stage.outputs.append(artifact_of(url, "policy"))
+            stage.metrics["chosen"] = why(checkpoints_of(run, profile, "rl"), url)
     return stage.record
 
 

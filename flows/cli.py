@@ -1,4 +1,4 @@
-"""The one entry point: `stanchion run | list | check | rebuild | explain | assess | case`.
+"""The one entry point: `stanchion run | list | check | promote | quarantine | scrub | sign | rebuild | ...`.
 
 Nothing heavy is imported before a verb needs it, so `--help` is instant. The process that runs a flow owns
 everything it starts: when it ends, for whatever reason, nothing is left running.
@@ -10,6 +10,7 @@ import atexit
 import difflib
 import logging
 import os
+import re
 import shlex
 import signal
 import sys
@@ -34,6 +35,9 @@ app = App(
     help_flags=["--help", "-h"],
 )
 
+NO_LINKS = {"run_case_study": "case NAME", "scrub": "scrub PATH"}
+"""Flows that have a verb of their own."""
+
 Where = Annotated[
     str, Parameter(name="--profile", help="Where it runs: a name under infra/profiles/, or a YAML file.")
 ]
@@ -57,6 +61,8 @@ def run(flow: str, /, *, profile: Where = "laptop", set: Set = None, dry_run: Dr
     from components.config import configure, run_folder
 
     call = _flow(flow)
+    if flow in NO_LINKS:
+        raise ConfigError(f"'{flow}' is no link in the chain of a run; use `stanchion {NO_LINKS[flow]}`")
     what, where = configure(profile, set)
     if dry_run:
         return _show_plan(flow, what, where)
@@ -75,8 +81,18 @@ def run(flow: str, /, *, profile: Where = "laptop", set: Set = None, dry_run: Dr
 
 
 @app.command(name="list")
-def list_(*, profile: Where = "laptop") -> int:
-    """List flows, case studies, profiles, plug-ins, and the runs that are there."""
+def list_(what: str = "", where: str = "", /, *, profile: Where = "laptop") -> int:
+    """List flows, case studies, profiles, plug-ins and runs; or the checkpoints of a run.
+
+    Parameters
+    ----------
+    what
+        Nothing, or `checkpoints`: their state, loss, size, age, ranks, and the reason.
+    where
+        A run, by its folder, URL or name under runs/, or a folder of checkpoints; else all runs.
+    """
+    if what:
+        return _list_checkpoints(what, where, profile)
     from components import plugins
     from components.config import Profile, profile_names
 
@@ -112,6 +128,94 @@ def check(path: str, /) -> int:
     for url in damaged_data_sets(said):
         print(f"next: stanchion rebuild {url}")
     return 0 if all(verdict.passed for verdict in said) else 1
+
+
+@app.command
+def promote(checkpoint: str, /) -> int:
+    """Ask the gates about a checkpoint; when all agree, resume and deployment take it.
+
+    Parameters
+    ----------
+    checkpoint
+        Its folder or URL: `stanchion list checkpoints` shows them.
+    """
+    from components.checkpoints import by_hand, names, pointer
+
+    verdicts = by_hand.promote(checkpoint)
+    for verdict in verdicts:
+        print(f"pass  {verdict.gate}: {verdict.reason}")
+    print(f"{pointer.url_of(names.folder_of(checkpoint))} names {names.name_of(checkpoint)}")
+    return 0
+
+
+@app.command
+def quarantine(
+    checkpoint: str,
+    /,
+    *,
+    reason: Annotated[str, Parameter(help="What is wrong with it; it stays in its state.")],
+) -> int:
+    """Set a checkpoint aside for ever: nothing resumes from it or deploys it again.
+
+    Parameters
+    ----------
+    checkpoint
+        Its folder or URL: `stanchion list checkpoints` shows them.
+    """
+    from components.checkpoints import by_hand, names, pointer
+
+    known = by_hand.quarantine(checkpoint, reason)
+    left = pointer.read(names.folder_of(checkpoint))
+    print(f"{checkpoint} is quarantined: {known.reason}")
+    print(f"resume and deployment take {(left and left.url) or 'none: no other is validated'}")
+    return 0
+
+
+@app.command
+def sign(checkpoint: str, /) -> int:
+    """Sign a checkpoint with the key in the file that STANCHION_CHECKPOINT_KEY_FILE names.
+
+    Parameters
+    ----------
+    checkpoint
+        One that was saved without a key, or with another; it must still be what was committed.
+    """
+    from components.checkpoints import by_hand
+
+    by_hand.sign_with_our_key(checkpoint)
+    print(f"{checkpoint} is signed")
+    return 0
+
+
+@app.command
+def scrub(
+    path: str,
+    /,
+    *,
+    every: Annotated[str, Parameter(help="Again and again: 30min, 1h, 2d from start to start.")] = "",
+    rate: Annotated[float | None, Parameter(help="Read at most so many MB a second.")] = None,
+) -> int:
+    """Read again what is stored of checkpoints, oldest read first; quarantine what has rotted.
+
+    Parameters
+    ----------
+    path
+        A folder of checkpoints, a run, or the root of all runs; or a URL.
+    """
+    from components.checkpoints import scrub
+
+    wait = _seconds(every) if every else None
+    if rate is not None and rate <= 0:
+        raise ConfigError(f"--rate {rate:g}: give MB a second above 0, or leave it out to read at full speed")
+    while True:
+        started, found = time.monotonic(), []
+        for one in scrub.scrub(_run_or_folder(path), megabytes_per_second=rate):
+            found.append(one)
+            print(one.line, flush=True)
+        print(scrub.summary(found), flush=True)
+        if wait is None:
+            return 0 if all(one.verdict == "whole" for one in found) else 1
+        time.sleep(max(0.0, started + wait - time.monotonic()))
 
 
 @app.command
@@ -238,6 +342,26 @@ def main() -> None:
         print("stanchion: interrupted; run the same command again to continue", file=sys.stderr)
         code = 130
     sys.exit(code)
+
+
+def _list_checkpoints(what: str, where: str, profile: str) -> int:
+    from components.checkpoints import overview
+    from components.config import Profile
+
+    if what != "checkpoints":
+        near = "did you mean 'checkpoints'? " if difflib.get_close_matches(what, ["checkpoints"]) else ""
+        raise ConfigError(f"cannot list '{what}'; {near}say nothing, or checkpoints and where they are")
+    url = _run_or_folder(where) if where else Profile.model_validate(profile).storage.root
+    print(overview.as_text(list(overview.rows(url))))
+    return 0
+
+
+def _seconds(text: str) -> float:
+    """Of `30min`, `1h` or `2d`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)", text.strip())
+    if found is None or not float(found[1]):
+        raise ConfigError(f"--every {text}: write a number and its unit, for example 30min, 1h or 2d")
+    return float(found[1]) * {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 def _flow_names() -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prefect import flow
 
+from components.checkpoints.names import folder_of
+from components.checkpoints.restore import why
 from components.config import Profile, Run, run_folder
 from components.records import Artifact, Record, Stage
 from components.serving import rollout
@@ -27,6 +29,7 @@ def deploy(run: Run, profile: Profile) -> Record:
     settings = {"serving": chosen["serving"], "gates": chosen["gates"]["deployment"]}
     with open_for(run, profile, "deploy", settings=settings, inputs=[policy]) as stage:
         if stage.done is None:
+            stage.metrics["chosen"] = why(folder_of(policy.url), policy.url)
             export_scratch = folder.scratch("export")
             weights = export_weights(policy, folder.path("weights"), export_scratch, run.serving, run.name)
             stage.outputs.append(weights)

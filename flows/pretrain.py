@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow
 
 from components.checkpoints.check import artifact_of
-from components.checkpoints.restore import quarantine_faults
+from components.checkpoints.restore import quarantine_faults, why
 from components.config import Profile, Run, run_folder
 from components.records import Artifact, Record, Stage
 from components.stages import open_for
@@ -31,8 +31,11 @@ def pretrain(run: Run, profile: Profile) -> Record:
             result = _train(run, profile, stage, shards)
             scratch = folder.scratch("check")
             url = result["checkpoint"]
-            stage.verdicts += check_checkpoint(url, run.gates.checkpoint, shards.url, scratch)
+            stage.verdicts += check_checkpoint(
+                url, run.gates.checkpoint, shards.url, scratch, keep=profile.retention
+            )
             stage.outputs.append(artifact_of(url))
+            stage.metrics["chosen"] = why(checkpoints_of(run, profile), url)
     return stage.record
 
 

@@ -10,7 +10,10 @@ from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from components.checkpoints import retention
 from components.checkpoints.check import decide
+from components.checkpoints.names import folder_of
+from components.checkpoints.retention import Retention
 from components.errors import GateRefused
 from components.plugins import Config
 from components.records import Verdict
@@ -23,14 +26,20 @@ def check_checkpoint(
     shards: str | None = None,
     scratch: Path | None = None,
     figures: Mapping[str, Any] | None = None,
+    keep: Retention | None = None,
 ) -> list[Verdict]:
-    """Validate the checkpoint, or quarantine it and raise with the figures of all gates."""
+    """Validate the checkpoint, or quarantine it and raise with the figures of all gates.
+
+    Once it is validated, older ones go as far as `keep` allows.
+    """
     try:
         verdicts = decide(checkpoint, gates, shards=shards, scratch=scratch, figures=figures)
     except GateRefused as refusal:
         _show(refusal.verdicts)
         raise
     _show(verdicts)
+    if keep is not None:
+        retention.apply(folder_of(checkpoint), keep)
     return verdicts
 
 

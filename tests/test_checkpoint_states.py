@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from components import storage
-from components.checkpoints import names, pointer, restore, state
+from components.checkpoints import manifest, names, pointer, restore, state
 from components.checkpoints.check import resumable
-from components.errors import CheckpointCorrupt, Conflict, NotValidated
+from components.errors import CheckpointCorrupt, Conflict, NotSigned, NotValidated
 from components.records import Verdict
 
+ROOT = Path(__file__).parent.parent
 Make = Callable[..., str]
 
 
@@ -200,3 +204,109 @@ def test_folders_of_checkpoints_are_found_in_a_run_and_under_a_root(
     assert names.folders_in(str(tmp_path)) == expected
     assert names.folders_in(str(tmp_path / "a")) == expected[:2]
     assert names.folders_in(expected[0]) == expected[:1]
+
+
+def stanchion(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from flows.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=120
+    )
+
+
+def test_the_list_says_of_each_where_it_stands_and_why(folder: str, make_checkpoint: Make) -> None:
+    make_checkpoint(folder, 2)
+    make_checkpoint(folder, 4)
+    make_checkpoint(folder, 6, to="quarantined")
+    make_checkpoint(folder, 6, to="committed", attempt=2)
+    done = stanchion("list", "checkpoints", folder)
+    assert done.returncode == 0, done.stderr
+    heading, columns, *lines = done.stdout.splitlines()
+    assert heading == folder
+    assert columns.split() == ["checkpoint", "step", "state", "loss", "size", "age", "ranks", "reason"]
+    assert [line.split()[:2] for line in lines] == [
+        ["step-000006-2", "6"],
+        ["step-000006", "6"],
+        ["->", "step-000004"],
+        ["step-000002", "2"],
+    ]
+    assert f"not yet judged: stanchion promote {folder}/step-000006-2" in lines[0]
+    assert "quarantined  4.9940  0.0 MB" in lines[1]
+    assert lines[1].endswith("its loss did not reproduce")
+
+
+def test_a_quarantine_by_hand_moves_the_pointer_and_says_where(folder: str, make_checkpoint: Make) -> None:
+    first, second = make_checkpoint(folder, 2), make_checkpoint(folder, 4)
+    done = stanchion("quarantine", second, "--reason", "trained on the wrong data")
+    assert done.returncode == 0, done.stderr
+    assert f"{second} is quarantined: trained on the wrong data" in done.stdout
+    assert f"resume and deployment take {first}" in done.stdout
+    assert stanchion("quarantine", second, "--reason", " ").returncode == 2
+    assert stanchion("quarantine", second).returncode == 2
+    assert "take none" in stanchion("quarantine", first, "--reason", "as well").stdout
+    refused = stanchion("promote", first)
+    assert refused.returncode == 1
+    assert "is quarantined: as well" in refused.stderr
+
+
+def test_an_older_one_is_promoted_only_when_the_newer_are_set_aside(
+    tmp_path: Path, make_checkpoint: Make
+) -> None:
+    older, newer = make_checkpoint(tmp_path, 2, to="committed"), make_checkpoint(tmp_path, 4)
+    done = stanchion("promote", older)
+    assert done.returncode == 1
+    assert f"`stanchion quarantine {newer} --reason WHY` first" in done.stderr
+
+
+def test_a_promotion_asks_the_gates_and_a_refusal_quarantines(tmp_path: Path, make_checkpoint: Make) -> None:
+    url = make_checkpoint(tmp_path, 2, to="committed")  # its weights are no safetensors file
+    done = stanchion("promote", url)
+    assert done.returncode == 3
+    assert "weights_are_finite" in done.stderr
+    known = state.read(url)
+    assert known is not None
+    assert known.state == "quarantined"
+    assert pointer.read(str(tmp_path)) is None
+
+
+@pytest.mark.slow
+def test_a_real_checkpoint_that_passes_is_promoted(
+    small_checkpoints: Path, tmp_path: Path, folder: str
+) -> None:
+    """Its data set is not on this machine, so the gates that evaluate are not asked."""
+    staged = Path(shutil.copytree(small_checkpoints / "step-000004", tmp_path / "staged"))
+    content = manifest.read(staged)
+    manifest.seal(staged, content.model_copy(update={"shards": str(tmp_path / "away")}), content.files)
+    url = storage.join(folder, "step-000004")
+    state.commit(url, manifest.digest(staged))
+    storage.publish_folder(staged, url, last=manifest.NAME)
+    done = stanchion("promote", url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pass  weights_are_finite: " in done.stdout
+    assert f"{pointer.url_of(folder)} names step-000004" in done.stdout
+    known = state.read(url)
+    assert known is not None
+    assert known.state == "validated"
+    assert all(verdict.passed for verdict in known.verdicts)
+
+
+def test_a_key_that_came_later_signs_what_is_there(
+    folder: str, make_checkpoint: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = make_checkpoint(folder, 2)
+    assert "no key to sign with; export" in stanchion("sign", url).stderr
+    key = tmp_path / "key"
+    key.touch(mode=0o600)
+    key.write_text("k" * 32)
+    monkeypatch.setenv("STANCHION_CHECKPOINT_KEY_FILE", str(key))
+    with pytest.raises(NotSigned):
+        restore.open_checkpoint(url)
+    assert "is not signed" in stanchion("list", "checkpoints", folder).stdout
+    assert stanchion("sign", url).returncode == 0
+    assert restore.open_checkpoint(url).manifest.step == 2
+    storage.write_bytes(storage.join(url, "model.safetensors"), b"rot")
+    storage.remove(storage.join(url, "manifest.json.sig"))
+    refused = stanchion("sign", url)
+    assert refused.returncode == 1
+    assert "so it is not signed: model.safetensors has 3 bytes" in refused.stderr
+    with pytest.raises(NotSigned):
+        restore.open_checkpoint(url)

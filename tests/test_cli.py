@@ -16,6 +16,12 @@ from flows import cli
 ROOT = Path(__file__).parent.parent
 
 
+VERBS = (
+    *("run", "list", "check", "promote", "quarantine", "scrub", "sign"),
+    *("rebuild", "explain", "assess", "case"),
+)
+
+
 def stanchion(*arguments: str) -> subprocess.CompletedProcess[str]:
     code = "from flows.cli import main; main()"
     return subprocess.run(
@@ -25,7 +31,7 @@ def stanchion(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_shows_every_verb() -> None:
     shown = stanchion("--help").stdout
-    assert all(verb in shown for verb in ("run", "list", "check", "rebuild", "explain", "assess", "case"))
+    assert all(verb in shown for verb in VERBS)
 
 
 def test_help_is_quick() -> None:
@@ -49,6 +55,18 @@ def test_help_is_quick() -> None:
         (["run", "pretrain", "--set", "training.steps=0"], "training.steps=0: Input should be greater"),
         (["case", "silent_stal"], "did you mean 'silent_stall'?"),
         (["check", "nowhere"], "nowhere"),
+        (["list", "checkpoint"], "did you mean 'checkpoints'?"),
+        (["list", "checkpoints", "nowhere"], "no checkpoints in nowhere"),
+        (
+            ["promote", "runs/step-000004"],
+            "no checkpoint at runs/step-000004; `stanchion list checkpoints runs`",
+        ),
+        (["quarantine", "runs/step-000004", "--reason", "x"], "no checkpoint at runs/step-000004"),
+        (["sign", "runs/step-000004"], "no checkpoint at runs/step-000004"),
+        (["scrub", "nowhere"], "nothing at nowhere"),
+        (["scrub", "tests", "--every", "often"], "for example 30min, 1h or 2d"),
+        (["scrub", "tests", "--rate", "0"], "--rate 0: give MB a second above 0"),
+        (["run", "scrub"], "use `stanchion scrub PATH`"),
         (["explain", "nowhere", "--step", "3"], "neither a run nor a checkpoint"),
         (["explain", "nowhere", "--stp", "3"], "Did you mean --step"),
     ],

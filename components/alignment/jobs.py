@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from components.checkpoints import retention
 from components.checkpoints.check import resumable
 from components.config import Profile, Run, run_folder
 from components.jobs import Job
@@ -26,6 +27,8 @@ def training_job(
     """One attempt at `sft` or `rl`, from the weights of `start` or from where the last attempt left off."""
     folder, checkpoints = run_folder(run, profile), checkpoints_of(run, profile, stage)
     chosen = run.model_dump(mode="json", include={"model", "training", "alignment", "parallelism", "seed"})
+    resume_from = resumable(checkpoints, folder.scratch("resume"))
+    retention.apply(checkpoints, profile.retention)
     settings = {
         **chosen,
         "shards": shards.url,
@@ -34,7 +37,7 @@ def training_job(
         "checkpoints": checkpoints,
         "scratch": str(folder.scratch(f"{stage}-checkpoints")),
         "device": profile.devices.kind,
-        "resume_from": resumable(checkpoints, folder.scratch("resume")),
+        "resume_from": resume_from,
         "config_digest": digest(chosen | {"start": start.digest}),
     }
     return _job(run, profile, stage, f"components.alignment.{stage}", settings)

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from components import storage
 from components.checkpoints import manifest, names, reread, state
 from components.checkpoints.reread import Pace
-from components.errors import ConfigError, NotSigned, NotValidated, StorageError
+from components.errors import CheckpointCorrupt, ConfigError, NotSigned, NotValidated, StorageError
 
 LEDGER = "scrubbed.json"
 logger = logging.getLogger(__name__)
@@ -88,6 +88,23 @@ def scrub(url: str, *, megabytes_per_second: float | None = None) -> Iterator[Sc
             yield done
 
 
+def summary(found: list[Scrubbed]) -> str:
+    """One line on a pass."""
+    counts = {name: sum(one.verdict == name for one in found) for name in ("whole", "rotten", "unread")}
+    size, seconds = sum(one.bytes for one in found) / 1e6, sum(one.seconds for one in found)
+    said = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"{len(found)} checkpoints: {said}; {size:.1f} MB in {seconds:.1f} s"
+
+
+def refuse_rotten(found: list[Scrubbed]) -> None:
+    """CheckpointCorrupt, naming the files, when a pass came upon something that is not what was committed."""
+    if rotten := [one.line for one in found if one.verdict == "rotten"]:
+        raise CheckpointCorrupt(
+            f"{summary(found)}\n" + "\n".join(rotten) + "\nthey are quarantined and nothing loads them; "
+            "look at the disk or store they lie on, and copy one that is whole elsewhere"
+        )
+
+
 def last_read(folder: str) -> Ledger:
     """When each checkpoint of a folder was last read in full; a ledger that cannot be read is begun anew."""
     url = storage.join(folder, LEDGER)
@@ -117,9 +134,8 @@ def _one(checkpoint: str, before: datetime | None, pace: Pace) -> Scrubbed | Non
     faults: list[str] = []
     unread = None
     try:
-        faults = reread.faults(checkpoint, pace)
-        if faults:
-            faults = _set_aside(checkpoint, faults)
+        if faults := reread.faults(checkpoint, pace):
+            _set_aside(checkpoint, faults)
     except NotSigned as error:
         unread = str(error)
     except NotValidated:  # retired while it was read
@@ -130,13 +146,12 @@ def _one(checkpoint: str, before: datetime | None, pace: Pace) -> Scrubbed | Non
     return Scrubbed(checkpoint, tuple(faults), unread, pace.bytes - bytes_before, spent, before)
 
 
-def _set_aside(checkpoint: str, faults: list[str]) -> list[str]:
-    """Quarantine it, unless what is missing was deleted on purpose meanwhile."""
+def _set_aside(checkpoint: str, faults: list[str]) -> None:
+    """Quarantine it; NotValidated when what is missing was deleted on purpose meanwhile."""
+    state.quarantine(checkpoint, f"{checkpoint}: {'; '.join(faults)} (found by the scrubber)")
     known = state.read(checkpoint)
     if known is None or known.state == "retired":
-        return []
-    state.quarantine(checkpoint, f"{checkpoint}: {'; '.join(faults)} (found by the scrubber)")
-    return faults
+        raise NotValidated(f"{checkpoint} was retired while it was read")
 
 
 def _note(done: Scrubbed) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from components import contents, storage
-from components.checkpoints.restore import Checkpoint, open_checkpoint
+from components.checkpoints.names import folder_of
+from components.checkpoints.restore import Checkpoint, open_checkpoint, why
 from components.errors import CheckpointCorrupt, ServingError
 from components.records import Artifact
 from components.serving import release as releases
@@ -60,6 +61,7 @@ def export(checkpoint: Artifact, weights: str, scratch: Path, settings: Serving,
 def _vouched_for(artifact: Artifact, scratch: Path) -> Checkpoint:
     """The recorded checkpoint, if gates have passed it and its bytes are as they were written."""
     checkpoint = open_checkpoint(artifact.url, scratch=scratch)
+    logger.info("exports %s", why(folder_of(artifact.url), artifact.url))
     if checkpoint.digest != artifact.digest:
         raise CheckpointCorrupt(
             f"{artifact.url} has digest {checkpoint.digest[:12]}, the record says {artifact.digest[:12]}; "

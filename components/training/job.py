@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from components.checkpoints import retention
 from components.checkpoints.check import resumable
 from components.config import Profile, Run, run_folder
 from components.jobs import Job
@@ -17,13 +18,15 @@ def job_for(run: Run, profile: Profile, shards: Artifact, attempt: int) -> Job:
     """One attempt: settings, processes, threads, and where to go on from."""
     folder, checkpoints = run_folder(run, profile), checkpoints_of(run, profile)
     chosen = run.model_dump(mode="json", include={"model", "training", "parallelism", "seed"})
+    resume_from = resumable(checkpoints, folder.scratch("resume"))
+    retention.apply(checkpoints, profile.retention)
     settings = {
         **chosen,
         "shards": shards.url,
         "checkpoints": checkpoints,
         "scratch": str(folder.scratch("pretrain-checkpoints")),
         "device": profile.devices.kind,
-        "resume_from": resumable(checkpoints, folder.scratch("resume")),
+        "resume_from": resume_from,
         "config_digest": digest(chosen),
     }
     return Job(
