@@ -56,18 +56,6 @@ def test_a_resumed_job_repeats_the_uninterrupted_one_to_the_last_bit(
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_one_rank_is_not_resumed_by_two(
-    small_job: Callable[..., Any], small_checkpoints: Path, tmp_path: Path
-) -> None:
-    checkpoint = Path(shutil.copytree(small_checkpoints, tmp_path / "one")) / "step-000002"
-    state.validate(str(checkpoint), [])
-    refused = small_job(tmp_path / "two", processes=2, resume_from=checkpoint)
-    assert refused.returncode != 0
-    assert "was written by 1 ranks and this job has 2" in refused.stderr
-    assert "pass --set profile.processes=1" in refused.stderr
-
-
-@pytest.mark.slow
 def test_an_optimizer_that_is_not_the_one_in_memory_is_named_by_its_tensor(
     small_job: Callable[..., Any], small_checkpoints: Path, tmp_path: Path
 ) -> None:

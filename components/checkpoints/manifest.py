@@ -61,7 +61,7 @@ class Manifest(BaseModel):
     data_position: Position | None = None
     """Which order of samples was read, and how far; None for a stage that reads no token stream."""
     world_size: int
-    """Ranks that wrote it; only as many can resume from it."""
+    """Ranks that wrote it."""
     held_out: HeldOut
     shards: str
     """Where the data set lies that it was trained on."""

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from components.checkpoints.config import Config as Checkpoints
 from components.data.mending.quarantine import Policy
 from components.data.packing import Config as Packing
+from components.errors import ConfigError
 from components.plugins import Config
 
 
@@ -105,3 +106,13 @@ class Training(Config):
 
     timeout_seconds: float = Field(default=60.0, gt=0)
     """Longest wait for other ranks in one collective; then it is an error, not a hang."""
+
+    def batch_size_per_rank(self, ranks: int) -> int:
+        """Sequences of a step that each rank computes; ConfigError where they would not be equally many."""
+        if self.batch_size % ranks:
+            fits = [str(count) for count in range(1, self.batch_size + 1) if self.batch_size % count == 0]
+            raise ConfigError(
+                f"training.batch_size={self.batch_size} does not divide over {ranks} ranks; "
+                f"it does over {', '.join(fits)}: pass --set profile.processes=N (a run keeps its batch size)"
+            )
+        return self.batch_size // ranks

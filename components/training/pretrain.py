@@ -64,6 +64,7 @@ class Trainer:
     def _start(self) -> None:
         """Data, model, engine; and where an earlier attempt left off."""
         settings, training = self.settings, self.settings.training
+        batch_size_per_rank = training.batch_size_per_rank(self.rank.world_size)
         length = settings.model.context_length
         self.feed = Feed(self.rank, settings.shards, training, sequence_length=length, seed=settings.seed)
         self.data = self.feed.reader.manifest
@@ -78,7 +79,7 @@ class Trainer:
         self.engine = engines.start(
             model,
             rate=training.learning_rate,
-            batch_size_per_rank=training.batch_size // self.rank.world_size,
+            batch_size_per_rank=batch_size_per_rank,
             precision=training.precision,
             parallelism=engines.parallelism_of(settings.parallelism),
             weight_decay=training.weight_decay,
@@ -97,7 +98,8 @@ class Trainer:
 
     def _resume(self, url: str) -> None:
         """Go on from a checkpoint that was trained on the very order of samples that comes now."""
-        found = resume(self.engine, url, reads=self.feed.position).manifest
+        scratch = Path(self.settings.scratch)
+        found = resume(self.engine, url, reads=self.feed.position, scratch=scratch).manifest
         assert found.data_position is not None, "resume refuses a checkpoint without one"
         self.feed.start(found.data_position, found.facts["tokens_seen"])
         self.step = self.first_step = found.step
