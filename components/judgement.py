@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from components.checkpoints.previous import Previous
 from components.plugins import Config, load
 from components.records import Verdict
 
@@ -32,6 +33,9 @@ class Subject:
 
     figures: Mapping[str, Any] = field(default_factory=dict)
     """What the stage measured: held-out losses, rewards before and after, latencies."""
+
+    previous: Previous | None = None
+    """The validated checkpoint before, for gates that compare."""
 
 
 def judge(subject: Subject, gates: Mapping[str, Config]) -> list[Verdict]:

@@ -149,3 +149,17 @@ def test_a_save_that_is_waited_for_is_the_same_checkpoint(
     saved, _ = told(tmp_path, "checkpoint")
     assert saved["seconds_stalled"] <= saved["seconds_to_save"]
     assert list((tmp_path / "scratch").glob("step-*")) == []
+
+
+def test_a_job_measures_its_saves_and_chooses_how_often_to_make_them(small_job: Job, tmp_path: Path) -> None:
+    done = small_job(tmp_path, steps=64, processes=2, checkpoint_every="auto", evaluate_every=64)
+    assert done.returncode == 0, done.stderr
+    first, second, *_, last = (one["step"] for one in told(tmp_path, "checkpoint"))
+    assert (first, second, last) == (20, 40, 64)
+    chosen = told(tmp_path, "interval")[0]
+    assert chosen["seconds_between"] >= chosen["save_seconds"]
+    assert chosen["mtbf_hours"] == pytest.approx(6332, abs=1)  # one node
+    others = events.read(tmp_path / "job" / "events", "interval", rank=1)
+    assert [one["steps_between"] for one in others] == [
+        one["steps_between"] for one in told(tmp_path, "interval")
+    ]

@@ -9,7 +9,8 @@ from typing import Any
 
 from components import storage
 from components.checkpoints import manifest, state
-from components.checkpoints.restore import newest_first, open_checkpoint
+from components.checkpoints.previous import before
+from components.checkpoints.restore import newest_first, open_checkpoint, why
 from components.errors import CheckpointCorrupt, GateRefused
 from components.judgement import Subject, judge
 from components.plugins import Config, load
@@ -17,15 +18,16 @@ from components.records import Artifact, Verdict
 
 logger = logging.getLogger(__name__)
 
-FILES_ONLY = ("files_match_manifest", "weights_are_finite")
-WITH_SHARDS = (*FILES_ONLY, "loss_reproduces", "beats_a_unigram_model")
+FILES_ONLY = ("files_match_manifest", "tensors_match_digests", "weights_are_finite", "norms_within_bounds")
+WITH_SHARDS = (*FILES_ONLY, "loss_reproduces", "loss_is_no_worse", "beats_a_unigram_model")
+WITHOUT_SHARDS = (*FILES_ONLY, "loads_in_a_fresh_process")
 
 
 def check_path(path: Path) -> list[Verdict]:
     """What the gates say of a checkpoint folder; those that need the data set only where it is found."""
     shards = _shards_of(path)
-    gates = default_gates(*(FILES_ONLY if shards is None else WITH_SHARDS))
-    return judge(Subject(path, shards=shards), gates)
+    gates = default_gates(*(WITHOUT_SHARDS if shards is None else WITH_SHARDS))
+    return judge(Subject(path, shards=shards, previous=before(str(path))), gates)
 
 
 def decide(
@@ -37,8 +39,10 @@ def decide(
     figures: Mapping[str, Any] | None = None,
 ) -> list[Verdict]:
     """Validate a committed checkpoint, or quarantine it and raise GateRefused with every figure."""
+    manifest.refuse_unless_signed(url)  # an error, not a verdict: a wrong key would quarantine everything
     local = storage.fetch(shards, scratch) if shards else None
-    verdicts = judge(Subject(storage.fetch(url, scratch), shards=local, figures=figures or {}), gates)
+    subject = Subject(storage.fetch(url, scratch), shards=local, figures=figures or {}, previous=before(url))
+    verdicts = judge(subject, gates)
     if all(verdict.passed for verdict in verdicts):
         state.validate(url, verdicts)
         return verdicts
@@ -50,11 +54,20 @@ def decide(
 def resumable(folder: str, scratch: Path | None = None) -> str | None:
     """The newest checkpoint that a job may go on from; what is rotten on the way to it is quarantined.
 
-    One that no gate has seen yet, because the job died first, is asked for whole files and finite weights.
+    One that no gate has seen yet, because the job died first, is asked for all that its files alone can tell.
     """
+    chosen = _first_usable(folder, scratch)
+    if chosen is None and next(newest_first(folder), None) is None:
+        logger.info("starts at step 0: there is no checkpoint in %s", folder)
+    else:
+        logger.info("%s: %s", "goes on from" if chosen else "starts at step 0", why(folder, chosen))
+    return chosen
+
+
+def _first_usable(folder: str, scratch: Path | None) -> str | None:
     for url in newest_first(folder):
         known = state.read(url)
-        if known is None or known.state == "quarantined":
+        if known is None or known.state not in ("committed", "validated"):
             continue
         try:
             if known.state == "committed":

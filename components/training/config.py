@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -92,8 +92,9 @@ class Training(Config):
     precision: str = Field(default="bf16", pattern="^(bf16|fp32)$")
     """Number format of weights and activations; the optimizer keeps fp32 masters."""
 
-    checkpoint_every: int = Field(default=250, ge=1)
-    """Steps between checkpoints; the last step is always saved."""
+    checkpoint_every: Annotated[int, Field(ge=1)] | Literal["auto"] = 250
+    """Steps between checkpoints, or `auto`: by Daly's formula from the measured cost of a save and the
+    failure rate in `checkpoints`. The last step is always saved."""
 
     checkpoints: Checkpoints = Checkpoints()
     """How they are saved."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,16 +36,20 @@ def token_losses(model: Any, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def held_out_loss(model: Any, tokens: NDArray[np.int64], device: torch.device) -> float:
-    """Mean nats a token. Ranks share the work, each on whole pieces; the sum does not depend on how many."""
+    """Mean nats a token. Ranks share the work, each on whole pieces, whose sums are added in one order: the
+    number of ranks does not change a bit of it."""
     ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    sums = torch.zeros(-(-len(tokens) // ROWS), dtype=torch.float64)
     model.eval()
     with torch.no_grad():
-        sums = [weight * _nats(model, piece, device) for piece, weight in _pieces(tokens, rank, ranks)]
+        for place, piece, weight in _pieces(tokens, rank, ranks):
+            sums[place] += weight * _nats(model, piece, device)
     model.train()
-    total = torch.tensor([sum(sums)], dtype=torch.float64, device=device)
     if ranks > 1:
-        dist.all_reduce(total)
-    return float(total.item()) / tokens[:, 1:].size
+        shared = sums.to(device)
+        dist.all_reduce(shared)
+        sums = shared.cpu()
+    return float(sum(sums.tolist())) / tokens[:, 1:].size
 
 
 def _nats(model: Any, piece: NDArray[np.int64], device: torch.device) -> float:
@@ -52,12 +57,12 @@ def _nats(model: Any, piece: NDArray[np.int64], device: torch.device) -> float:
     return float(losses.double().sum().item())
 
 
-def _pieces(tokens: NDArray[np.int64], rank: int, ranks: int) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """Pieces of this rank. Every rank gets as many, since sharded weights are gathered by all at once; what
-    is handed out twice has weight 0."""
+def _pieces(tokens: NDArray[np.int64], rank: int, ranks: int) -> Iterator[tuple[int, NDArray[np.int64], int]]:
+    """Pieces of this rank, their place first. Every rank gets as many, since sharded weights are gathered by
+    all at once; what is handed out twice has weight 0."""
     pieces = [tokens[start : start + ROWS] for start in range(0, len(tokens), ROWS)]
     for turn in range(rank, -(-len(pieces) // ranks) * ranks, ranks):
-        yield pieces[turn % len(pieces)], int(turn < len(pieces))
+        yield turn % len(pieces), pieces[turn % len(pieces)], int(turn < len(pieces))
 
 
 def of_checkpoint(checkpoint: Path, shards: str) -> float:
@@ -83,14 +88,27 @@ def measured(loss: float, *, sequences: int, sequence_length: int, precision: st
         precision=precision,
         device=device,
         threads=torch.get_num_threads(),
+        arithmetic=arithmetic(device),
     )
+
+
+def arithmetic(device: str) -> str:
+    """What rounds: torch's version and the processor."""
+    if device == "cuda":
+        return f"torch {torch.__version__}, {torch.cuda.get_device_name()}"
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text().splitlines() if told.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    kind = names[0] if names else platform.processor() or platform.machine()
+    return f"torch {torch.__version__}, {kind}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def main() -> None:
     """Print the loss of a checkpoint on its fixed batch."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     checkpoint, shards = sys.argv[1:3]
-    sys.stdout.write(json.dumps({"held_out_loss": of_checkpoint(Path(checkpoint), shards)}) + "\n")
+    loss = of_checkpoint(Path(checkpoint), shards)
+    sys.stdout.write(json.dumps({"held_out_loss": loss, "arithmetic": arithmetic("cpu")}) + "\n")
 
 
 if __name__ == "__main__":

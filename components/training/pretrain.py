@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from components.checkpoints.interval import Interval, mtbf_seconds, nodes_of
 from components.checkpoints.manifest import HeldOut, Manifest
 from components.checkpoints.resume import resume
 from components.checkpoints.save import Saved, Saver
@@ -28,6 +29,9 @@ from components.training.evaluate import held_out_loss, measured
 from components.training.feed import Feed
 from components.training.phases import Phases
 from components.training.schedule import learning_rate
+
+TRAINED = ("data", "forward", "backward", "optimizer")
+"""Phases that move training on."""
 
 
 class Settings(Config):
@@ -57,6 +61,8 @@ class Trainer:
         self.step, self.first_step, self.losses = 0, 0, [0.0]
         self.tokens_before = 0
         self.checkpoint: str | None = None
+        self.last_saved: Saved | None = None
+        self.chosen_interval: dict[str, float] = {}
         self.held_out: HeldOut | None = None
         with self.phases("start"):
             self._start()
@@ -95,6 +101,11 @@ class Trainer:
             tokenizer=self.tokenizer,
             config=training.checkpoints,
         )
+        rate = training.checkpoints.failures_per_1000_node_days
+        self.interval = Interval(
+            training.checkpoint_every, mtbf_seconds(rate, nodes_of(self.rank.world_size))
+        )
+        self.interval.start(self.step)
 
     def _resume(self, url: str) -> None:
         """Go on from a checkpoint that was trained on the very order of samples that comes now."""
@@ -116,10 +127,10 @@ class Trainer:
             self._update()
             self.step += 1
             self._tell(self.saver.poll())
-            last = self.step == training.steps
-            if last or self.step % training.evaluate_every == 0 or self.step % training.checkpoint_every == 0:
+            save = self.step == training.steps or self.interval.due(self.step)
+            if save or self.step % training.evaluate_every == 0:
                 self._evaluate()
-            if last or self.step % training.checkpoint_every == 0:
+            if save:
                 self._save()
         with self.phases("checkpoint"):
             self._tell(self.saver.close())
@@ -195,18 +206,34 @@ class Trainer:
         )
         with self.phases("checkpoint"):
             self.saver.save(self.engine, draft)
+        self._tell(self.saver.poll())  # of the save before, which has ended on every rank
+        self._choose_interval()
+
+    def _choose_interval(self) -> None:
+        """From what all ranks measured: how many steps until the next save."""
+        if (saved := self.last_saved) is None:
+            self.interval.start(self.step)
+            return
+        busy = sum(self.phases.total[name] for name in TRAINED) / (self.step - self.first_step)
+        sums = engines.sums_over_ranks(busy, saved.stalled, saved.seconds)
+        step_seconds, cost, seconds = (total / self.rank.world_size for total in sums)
+        if told := self.interval.saved(self.step, step_seconds=step_seconds, cost=cost, seconds=seconds):
+            self.rank.events.write("interval", step=self.step, **told)
+            self.chosen_interval = told
 
     def _tell(self, done: list[Saved]) -> None:
         """Saves that have come to an end since the step before."""
         for one in done:
+            self.last_saved = one
             self.checkpoint = one.url or self.checkpoint
             self.rank.events.write(**one.event())
 
     def _result(self, seconds: float) -> dict[str, Any]:
-        trained = {name: self.phases.total[name] for name in ("data", "forward", "backward", "optimizer")}
+        trained = {name: self.phases.total[name] for name in TRAINED}
         busy = max(sum(trained.values()), 1e-9)
         return {
             "checkpoint": self.checkpoint,
+            "checkpoint_interval": self.chosen_interval,
             "step": self.step,
             "first_step": self.first_step,
             "loss_last": self.losses[-1],
