@@ -25,8 +25,8 @@ setup: .venv/.ready ## Install everything into .venv (once; again when the lock 
 demo: setup ## Raw text to a served, scored model; prints where the report lies
 	$(BIN)/stanchion run end_to_end --profile $(PROFILE)
 
-test: setup ## Run the tests
-	$(BIN)/pytest --cov --cov-report=term:skip-covered
+test: setup ## Run the tests, a file at a time on up to four cores
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --cov --cov-report=term:skip-covered
 
 check: setup ## Lint, types, layers, spelling, generated docs: exactly what CI checks
 	$(BIN)/ruff check .
