@@ -23,7 +23,7 @@ def draw(results: Sequence[Result]) -> str:
     with canvas.style("proofs"):
         figure = canvas.blank(WIDTH, height)
         held = sum(bool(result["holds"]) for result in results)
-        canvas.headline(figure, f"{held} of {len(results)} claims about the data plane hold", "tried in full")
+        canvas.headline(figure, f"{held} of {len(results)} claims hold", "tried in full")
         for place, result in enumerate(results):
             _line(figure, result, 1 - (HEAD + ROW * place) / height, height)
         for place, name in enumerate(panels):
@@ -60,6 +60,11 @@ def _figures(result: Result) -> str:
         return f"at most {1000 * worst:.0f} ms of {1000 * found['most_seconds']:.0f}, {state} bytes of state"
     if name == "damage":
         return f"{found['damages']:,} damages of a real data set"
+    if name == "reshape":
+        fp32, bf16 = (found[precision]["worst"] for precision in ("fp32", "bf16"))
+        order = found["bf16"]["between_uninterrupted_runs"]
+        told = f"at most {fp32:.0e} in fp32; {bf16:.0e} in bf16"
+        return f"{told}, where uninterrupted runs of 1 and 2 ranks differ by {order:.0e}"
     if name == "shuffle_quality":
         least = min(row["entropy"] for row in _default_blocks(found))
         return f"entropy at least {least:.2f} of a uniform shuffle with shards of 256 items; less with larger"
