@@ -16,6 +16,7 @@ from components.observability import events
 from components.plugins import load, name_of
 from components.records import Artifact, RunFolder
 from components.training.config import Model
+from components.training.curve import by_step
 
 DATA = Data.model_validate(
     {
@@ -34,6 +35,11 @@ def progress(job: Job, started: float, at: float = 0.0) -> Line:
     """Steps since `started` as rank 0 wrote them, on a clock that says `at` then."""
     steps = [event for event in events.read(job.folder / "events", "step", rank=0) if event["at"] >= started]
     return [(at + float(event["at"]) - started, float(event["step"])) for event in steps]
+
+
+def losses(job: Job) -> dict[int, float]:
+    """The loss of every step over all attempts; one that was repeated counts as done last."""
+    return dict(by_step(job.folder / "events", "step", "loss"))
 
 
 def placed(profile: Profile, folder: Path) -> Profile:
