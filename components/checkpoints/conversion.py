@@ -89,7 +89,10 @@ def compare_with_manifest(checkpoint: Checkpoint, folder: Path, was: Layout) -> 
         for index, flat in enumerate(saved.flats):
             for kind in universal.KINDS:
                 name = f"{'master' if kind == 'fp32' else kind}.{index}"
-                found[name] = digests.of_tensor(flat.of(partial(universal.read, folder, kind=kind)))
+                padded_as = saved.tensors[index][kind] if saved.tensors else None
+                found[name] = digests.of_tensor(
+                    flat.of(partial(universal.read, folder, kind=kind), padded_as)
+                )
             found[f"step.{index}"] = digests.of_tensor(saved.step)
             for one in flat.slices:
                 counts[one.name] = counts.get(one.name, 0) + one.length

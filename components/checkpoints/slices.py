@@ -2,7 +2,7 @@
 
 An optimizer of DeepSpeed holds few flat tensors. Under ZeRO 1 and 2 a group of parameters is laid end to end
 and cut into one piece a rank, wherever the cuts fall; under ZeRO 3 each parameter is cut into equal pieces,
-the last one filled up with zeros; without ZeRO every rank holds every parameter whole.
+the last one filled up with whatever lay in memory; without ZeRO every rank holds every parameter whole.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ class Slice(NamedTuple):
 
 
 class Flat(NamedTuple):
-    """What one flat tensor consists of; between and behind the slices are zeros."""
+    """What one flat tensor consists of; between and behind the slices is padding that nobody reads."""
 
     size: int
     slices: tuple[Slice, ...]
 
-    def of(self, whole: Whole) -> torch.Tensor:
-        """The flat tensor, from whole parameters."""
+    def of(self, whole: Whole, padded_as: torch.Tensor | None = None) -> torch.Tensor:
+        """The flat tensor, from whole parameters; padding is zeros, or what this other tensor has there."""
         flat = torch.zeros(self.size, dtype=torch.float32)
+        if padded_as is not None:
+            flat[: padded_as.numel()] = padded_as
         for one in self.slices:
             flat[one.place : one.place + one.length] = whole(one.name)[one.start : one.start + one.length]
         return flat
@@ -50,6 +52,8 @@ class Saved(NamedTuple):
     """The optimizer of one rank as its file has it."""
 
     flats: list[Flat]
+    tensors: list[dict[str, torch.Tensor]]
+    """Of each flat one: `fp32`, `exp_avg`, `exp_avg_sq` as they are in the file; without ZeRO none."""
     step: torch.Tensor
     """Optimizer steps taken: a scalar, as the optimizer holds it."""
 
@@ -64,9 +68,10 @@ def of_files(folder: Path, *, world_size: int, zero_stage: int) -> Iterator[Save
         )
         if zero_stage == 0:
             names, states = in_order(content["module"]), _states(content["optimizer"])
-            flats = [_alone(name, content["module"][name].numel()) for name in names]
+            flats, masters = [_alone(name, content["module"][name].numel()) for name in names], []
         elif zero_stage == 3:
-            states = _states(content["optimizer_state_dict"])
+            held = content["optimizer_state_dict"]
+            states, masters = _states(held), held["fp32_flat_groups"]
             shapes = [
                 {name: math.prod(shape) for name, shape in group.items()}
                 for group in load(the_file(folder, f"{mine}_model_states.pt"))["param_shapes"]
@@ -74,13 +79,14 @@ def of_files(folder: Path, *, world_size: int, zero_stage: int) -> Iterator[Save
             flats = [equal_parts(group, rank, world_size) for group in shapes]
         else:
             held = content["optimizer_state_dict"]
-            states = held["base_optimizer_state"]["state"]
+            states, masters = held["base_optimizer_state"]["state"], held["single_partition_of_fp32_groups"]
             mappings = held["param_slice_mappings"]
             flats = [
                 _end_to_end(mapping, states[group]["exp_avg"].numel(), taken)
                 for group, mapping in enumerate(mappings)
             ]
-        yield Saved(flats, next(iter(states.values()))["step"])
+        tensors = [{**states[index], "fp32": master} for index, master in enumerate(masters)]
+        yield Saved(flats, tensors, next(iter(states.values()))["step"])
 
 
 def of_engine(engine: Any) -> Iterator[tuple[torch.Tensor, Flat]]:
