@@ -27,6 +27,9 @@ DATA = Data.model_validate(
 )
 MODEL = Model(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=64, context_length=64)
 
+WRITES = "stock save: writes"
+"""Where a drill may hold up a rank of `_stock_train` that is about to write a file."""
+
 Line = list[tuple[float, float]]
 """Seconds and steps done."""
 
@@ -40,6 +43,11 @@ def progress(job: Job, started: float, at: float = 0.0) -> Line:
 def losses(job: Job) -> dict[int, float]:
     """The loss of every step over all attempts; one that was repeated counts as done last."""
     return dict(by_step(job.folder / "events", "step", "loss"))
+
+
+def kept(folder: Path) -> list[Path]:
+    """What DeepSpeed has saved there, oldest first."""
+    return sorted(folder.glob("step-*"))
 
 
 def placed(profile: Profile, folder: Path) -> Profile:

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any, TypeVar
 
+from case_studies._small import WRITES, kept
 from components.checkpoints import digests, manifest
 from components.checkpoints.save import TAG
 from components.jobs import Rank, this_rank
@@ -18,9 +19,6 @@ from components.plugins import Config
 from components.reliability.faults import inject
 from components.training import engine as engines
 from components.training.pretrain import Settings, Trainer
-
-WRITES = "stock save: writes"
-"""Where a drill may hold up a rank that is about to write a file."""
 
 
 class Stock(Config):
@@ -32,6 +30,8 @@ class Stock(Config):
     """The newest so many; older ones are deleted after each save."""
     sealed: str = ""
     """A checkpoint of this platform to start from, of which nothing is checked."""
+    stop_at_nan: bool = True
+    """With the guard that careful scripts have."""
 
 
 class StockTrainer(Trainer):
@@ -74,9 +74,9 @@ class StockTrainer(Trainer):
         writer.save = save
 
     def _update(self) -> None:
-        """With the guard that careful scripts have."""
+        """One step, and what a careful script asks after it."""
         super()._update()
-        if math.isnan(self.losses[-1]):
+        if self.stock.stop_at_nan and math.isnan(self.losses[-1]):
             raise FloatingPointError(f"the loss of step {self.step + 1} is NaN")
 
     def _save(self) -> None:
@@ -91,11 +91,6 @@ class StockTrainer(Trainer):
 
 
 Kind = TypeVar("Kind", bound=StockTrainer)
-
-
-def kept(folder: Path) -> list[Path]:
-    """What lies there, oldest first."""
-    return sorted(folder.glob("step-*"))
 
 
 def stock_trainer(kind: type[Kind], rank: Rank) -> Kind:

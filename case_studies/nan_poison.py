@@ -31,7 +31,7 @@ from pathlib import Path
 
 import numpy as np
 
-from case_studies._small import DATA, MODEL, Line, losses, make_shards, placed, progress
+from case_studies._small import DATA, MODEL, Line, kept, losses, make_shards, placed, progress
 from components import storage
 from components.checkpoints import restore, state
 from components.checkpoints.check import FILES_ONLY, decide, default_gates
@@ -178,13 +178,13 @@ def _without(
     else:
         raise StanchionError(f"{STEPS} steps ended without a NaN loss: the strike missed")
     line, struck = progress(job, started), _struck(job, started)
-    kept = sorted((folder / "checkpoints").glob("step-*"))
-    bad = [checkpoint for checkpoint in kept if _is_poisoned(str(checkpoint))]
+    there = kept(folder / "checkpoints")
+    bad = [checkpoint for checkpoint in there if _is_poisoned(str(checkpoint))]
     steps = int(line[-1][1])
-    good = max((int(one.name.partition("-")[2]) for one in kept if one not in bad), default=0)
+    good = max((int(one.name.partition("-")[2]) for one in there if one not in bad), default=0)
     side = Side(
         summary=f"The curve was normal for {steps - STRIKES_AT} steps, then the loss was NaN. {len(bad)} of "
-        f"the {len(kept)} checkpoints that retention had kept held the NaN; training had to start over.",
+        f"the {len(there)} checkpoints that retention had kept held the NaN; training had to start over.",
         spans=[
             Span(start=0, end=line[0][0], state="starting", text="starts"),
             Span(start=line[0][0], end=struck, state="healthy"),
@@ -197,7 +197,7 @@ def _without(
         progress=line,
     )
     numbers = {
-        "checkpoints kept, without": float(len(kept)),
+        "checkpoints kept, without": float(len(there)),
         "of them with a NaN": float(len(bad)),
         "steps lost, without": float(steps - good),
     }

@@ -32,8 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from case_studies._small import DATA, MODEL, Line, losses, make_shards, placed, progress
-from case_studies._stock_train import WRITES
+from case_studies._small import DATA, MODEL, WRITES, Line, kept, losses, make_shards, placed, progress
 from components.checkpoints.restore import newest_first, open_checkpoint
 from components.config import Profile, Run
 from components.errors import CheckpointError, JobFailed
@@ -229,10 +228,7 @@ def _fails(job: Job, profile: Profile, killer: Killer | None = None) -> str:
 
 def _missing(checkpoints: Path) -> dict[str, int]:
     """How many ranks' files each checkpoint lacks."""
-    return {
-        folder.name: 2 - len(list(folder.glob("*optim_states.pt")))
-        for folder in sorted(checkpoints.glob("step-*"))
-    }
+    return {folder.name: 2 - len(list(folder.glob("*optim_states.pt"))) for folder in kept(checkpoints)}
 
 
 def _with(

@@ -129,12 +129,19 @@ FORMULA = (
 
 
 class Cost(Config):
-    """Money a month by anchor, each a range."""
+    """What a month costs by anchor, each a range."""
 
     gpus: int
     price: Range
+    """Of a GPU-hour: an assumption, from a long contract to a listed price."""
     currency: str = "USD"
+    incidents: dict[str, Range] = Field(default_factory=dict)
+    """Of this kind, in a month."""
+    hours_without: dict[str, Range] = Field(default_factory=dict)
+    """Of the whole job, lost in a month."""
+    hours_with: dict[str, Range] = Field(default_factory=dict)
     without: dict[str, Range] = Field(default_factory=dict)
+    """Money, in a month."""
     with_pattern: dict[str, Range] = Field(default_factory=dict)
 
     @property
@@ -214,15 +221,46 @@ def cost_at_scale(
     scale: Scale, *, gpus: int = 1024, price: Range = (2.0, 4.0), currency: str = "USD"
 ) -> Cost:
     """What this kind of incident costs a job of `gpus` in a month, over the published failure rates."""
-    sides: dict[str, dict[str, Range]] = {"without": {}, "with": {}}
-    for anchor in ANCHORS:
-        failures = anchor.failures_per_1000_node_days / 1000 * gpus / GPUS_PER_NODE * DAYS_PER_MONTH
-        for side, hours in (("without", scale.hours_without), ("with", scale.hours_with)):
-            low, high = (failures * scale.share[n] * hours[n] * gpus * price[n] for n in (0, 1))
-            sides[side][anchor.name] = (low, high)
+    incidents = {anchor.name: _scaled(scale.share, _failures(anchor, gpus)) for anchor in ANCHORS}
+    without = {name: _product(many, scale.hours_without) for name, many in incidents.items()}
+    with_pattern = {name: _product(many, scale.hours_with) for name, many in incidents.items()}
+    gpu_hour = _scaled(price, gpus)
     return Cost(
-        gpus=gpus, price=price, currency=currency, without=sides["without"], with_pattern=sides["with"]
+        gpus=gpus,
+        price=price,
+        currency=currency,
+        incidents=incidents,
+        hours_without=without,
+        hours_with=with_pattern,
+        without={name: _product(hours, gpu_hour) for name, hours in without.items()},
+        with_pattern={name: _product(hours, gpu_hour) for name, hours in with_pattern.items()},
     )
+
+
+def hours_lost(
+    *, seen_after: float, interval: float, kept: int, archived_every: float, restart: float
+) -> Range:
+    """Hours of a job that one damaged checkpoint costs: all since the newest copy from before it is repeated.
+
+    That copy is `interval` older than the damage while it is among the `kept` newest; later it is one that
+    was archived, and how old that is depends on when the damage came. 0 hours until it is seen: at the load.
+    """
+    newer = math.floor(seen_after / interval) + 1  # the damaged one included
+    oldest = interval if newer < kept else max(interval, archived_every)
+    return seen_after + interval + restart, seen_after + oldest + restart
+
+
+def _failures(anchor: Anchor, gpus: int) -> float:
+    """Of all kinds, in a month."""
+    return anchor.failures_per_1000_node_days / 1000 * gpus / GPUS_PER_NODE * DAYS_PER_MONTH
+
+
+def _scaled(values: Range, factor: float) -> Range:
+    return values[0] * factor, values[1] * factor
+
+
+def _product(one: Range, other: Range) -> Range:
+    return one[0] * other[0], one[1] * other[1]
 
 
 def judge_numbers(numbers: Mapping[str, float], expect: Mapping[str, Allowed]) -> list[Verdict]:

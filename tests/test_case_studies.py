@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +26,7 @@ from components.study import (
     Span,
     Study,
     cost_at_scale,
+    hours_lost,
     interval,
     judge_numbers,
 )
@@ -119,8 +121,19 @@ def test_cost_is_a_range_over_published_failure_rates() -> None:
     low, high = cost.without["Llama 3 405B"]
     assert low == pytest.approx(failures * 0.1 * 1 * 1024 * 2.0)
     assert high == pytest.approx(failures * 0.2 * 2 * 1024 * 4.0)
+    assert cost.incidents["Llama 3 405B"] == pytest.approx((failures * 0.1, failures * 0.2))
+    assert cost.hours_without["Llama 3 405B"] == pytest.approx((failures * 0.1 * 1, failures * 0.2 * 2))
     (low, high), (with_low, _) = cost.overall
     assert with_low < low < high
+
+
+def test_damage_seen_late_costs_what_retention_no_longer_holds() -> None:
+    lost = partial(hours_lost, interval=1.0, kept=3, archived_every=24.0, restart=0.5)
+    assert lost(seen_after=0) == (1.5, 1.5)
+    assert lost(seen_after=1.9) == pytest.approx((3.4, 3.4))
+    assert lost(seen_after=2) == (3.5, 26.5)
+    assert lost(seen_after=12) == (13.5, 36.5)
+    assert lost(seen_after=12, kept=14) == (13.5, 13.5)
 
 
 def test_the_published_rate_of_llama_follows_from_its_counts() -> None:
@@ -141,6 +154,7 @@ def test_pages_and_gallery_stand_alone(tmp_path: Path) -> None:
         assert "rank 1 &lt;blocks&gt;" in text
     assert "<code>green</code>" in page
     assert "1 of 2 show what they say" in gallery
+    assert "hours without" in page
     assert "✗" in Path(urls["page"]).with_name("late.html").read_text()
 
 

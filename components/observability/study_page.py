@@ -85,8 +85,13 @@ def as_markdown(result: Result) -> str:
 
 def money_range(amounts: Range, currency: str) -> str:
     """A range of money, rounded to two digits that mean something."""
+    return f"{amount_range(amounts)} {currency}"
+
+
+def amount_range(amounts: Range) -> str:
+    """A range of hours, incidents or money, each to two digits."""
     low, high = (_rounded(amount) for amount in amounts)
-    return f"{low} to {high} {currency}"
+    return f"{low} to {high}"
 
 
 def _rounded(amount: float) -> str:
@@ -113,7 +118,7 @@ def _rendered(template: Path, **context: Any) -> str:
     from jinja2 import Environment, StrictUndefined
 
     engine = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    engine.filters |= {"money": money_range, "lead": _lead, "prose": _prose}
+    engine.filters |= {"money": money_range, "amount": amount_range, "lead": _lead, "prose": _prose}
     colours = {"light": canvas.css(dark=False), "dark": canvas.css(dark=True)}
     return engine.from_string(template.read_text()).render(**context, **colours, style=STYLE.read_text())
 
