@@ -10,8 +10,8 @@ were; every save writes it and pushes a finite checkpoint out; then the token co
 Cause: a checkpoint was taken for good because the loss was. What is saved is weights, and nobody looked at
 them.
 
-Sources: arXiv 2407.21783 table 5 (silent data corruption: 6 of 419 unexpected interruptions in 54 days of
-Llama 3); arXiv 2602.00277 (37 such incidents, from 7 hosts); deepspeedai/DeepSpeed
+Sources: Llama 3, arXiv 2407.21783 table 5 (silent data corruption: 6 of 419 unexpected interruptions in 54
+days); arXiv 2602.00277 (37 such incidents, from 7 hosts); deepspeedai/DeepSpeed
 runtime/zero/stage_1_and_2.py, version 0.19.8 (its check for overflow looks at gradients, never at weights).
 
 The drill: two real ranks train under DeepSpeed ZeRO-2; before step 6 one fp32 master weight of one rank

@@ -384,7 +384,7 @@ def _verdict(numbers: dict[str, float]) -> str:
     return (
         f"{numbers['silent share, usual loaders']:.0%} of {FLIPS} flipped bits loaded without an error the "
         f"usual way; after twelve simulated hours {numbers['share of weights that differ then']:.0%} of the "
-        f"weights were wrong and no checkpoint from before was kept. The sealed one refused "
+        f"weights differed and no checkpoint from before was kept. The sealed one refused "
         f"{numbers['refused share, sealed']:.0%}, and {numbers['hours repeated (simulated)']:g} hour was "
         f"repeated, from step {int(numbers['step fallen back to'])}."
     )

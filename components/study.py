@@ -123,7 +123,7 @@ ANCHORS = (
     ),
 )
 FORMULA = (
-    "cost a month = failures per 1000 node-days / 1000 x GPUs / 8 x 30 days x share of this kind "
+    "Cost a month = failures per 1000 node-days / 1000 x GPUs / 8 x 30 days x share of this kind "
     "x hours lost x GPUs x price of a GPU-hour"
 )
 

@@ -91,7 +91,7 @@ def money_range(amounts: Range, currency: str) -> str:
 def amount_range(amounts: Range) -> str:
     """A range of hours, incidents or money, each to two digits."""
     low, high = (_rounded(amount) for amount in amounts)
-    return f"{low} to {high}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _rounded(amount: float) -> str:
