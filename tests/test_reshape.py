@@ -164,18 +164,21 @@ def test_three_ranks_refuse_a_batch_of_four(small_job: Job, written: Checkpoint,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_every_stage_becomes_every_other(small_job: Job, tmp_path: Path, stage: int, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("stage", "other", "precision"), [(1, 3, "fp32"), (3, 2, "fp32"), (0, 1, "bf16"), (2, 0, "bf16")]
+)
+def test_one_stage_becomes_another(
+    small_job: Job, tmp_path: Path, stage: int, other: int, precision: str
+) -> None:
     """The same ranks add in the same order, so that in fp32 even the losses are the same to the last bit."""
     whole = small_job(tmp_path / "whole", processes=2, stage=stage, precision=precision)
     assert whole.returncode == 0, whole.stderr
     halfway = validated(tmp_path / "whole" / "checkpoints" / "step-000002")
-    for other in {0, 1, 2, 3} - {stage}:
-        folder = tmp_path / str(other)
-        done = small_job(folder, processes=2, stage=other, precision=precision, resume_from=halfway)
-        assert done.returncode == 0, done.stderr
-        assert worst(losses(folder), losses(tmp_path / "whole")) < (1e-6 if precision == "fp32" else 1e-3)
+    done = small_job(tmp_path / "on", processes=2, stage=other, precision=precision, resume_from=halfway)
+    assert done.returncode == 0, done.stderr
+    assert worst(losses(tmp_path / "on"), losses(tmp_path / "whole")) < (
+        1e-6 if precision == "fp32" else 1e-3
+    )
 
 
 @pytest.mark.slow
