@@ -29,9 +29,14 @@ def of(folder: Path, *, manifest: str) -> dict[str, Entry]:
 
 def differences(folder: Path, listed: Mapping[str, Entry], *, manifest: str) -> list[str]:
     """What is not as the manifest says: one line a file, its name first."""
+    return [f"{name} {problem}" for name, problem in different(folder, listed, manifest=manifest).items()]
+
+
+def different(folder: Path, listed: Mapping[str, Entry], *, manifest: str) -> dict[str, str]:
+    """What is wrong with each file that is not as the manifest says, by its path in the folder."""
     known = ((name, _difference(folder / name, entry, manifest)) for name, entry in sorted(listed.items()))
-    extra = [f"{name} is not in {manifest}" for name in _names(folder, manifest) if name not in listed]
-    return [f"{name} {problem}" for name, problem in known if problem] + extra
+    extra = {name: f"is not in {manifest}" for name in _names(folder, manifest) if name not in listed}
+    return {name: problem for name, problem in known if problem} | extra
 
 
 def _difference(path: Path, entry: Entry, manifest: str) -> str | None:

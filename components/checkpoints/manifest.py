@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from components import contents, storage
-from components.checkpoints import sign
+from components.checkpoints import locate, sign
 from components.contents import Entry
 from components.data.position import Position
 from components.errors import CheckpointCorrupt
@@ -137,5 +137,13 @@ def seal(folder: Path, draft: Manifest, files: dict[str, Entry] | None = None) -
 
 
 def differences(folder: Path, manifest: Manifest) -> list[str]:
-    """What is not as the manifest says: one line a file, its name first."""
-    return contents.differences(folder, manifest.files, manifest=NAME)
+    """What is not as the manifest says: one line a file, its name first, its tensors last."""
+    found = contents.different(folder, manifest.files, manifest=NAME)
+    return [f"{name} {problem}{_tensors(folder, name, manifest)}" for name, problem in found.items()]
+
+
+def _tensors(folder: Path, name: str, manifest: Manifest) -> str:
+    if name not in manifest.files or not (folder / name).is_file():
+        return ""
+    damage = locate.damage(folder, name, manifest.tensors, manifest.partitions)
+    return f" ({damage})" if damage else ""

@@ -84,10 +84,17 @@ def read(path: Path) -> Partition:
 def model_weights(folder: Path) -> Iterator[tuple[str, str, Weight]]:
     """File, name and content of each weight that DeepSpeed would load; under ZeRO 3 there are none."""
     for path in sorted((folder / FOLDER).glob("*model_states.pt")):
-        module = saved_tensors.read(path).get("module") or {}
-        for name, weight in module.items():
-            if isinstance(weight, Weight) and len(weight.content):
-                yield path.name, name, weight
+        for name, weight in weights_in(path):
+            yield path.name, name, weight
+
+
+def weights_in(path: Path) -> Iterator[tuple[str, Weight]]:
+    """Name and content of each weight of the model in one file; the optimizer's file has none."""
+    content = saved_tensors.read(path)
+    module = content.get("module") if isinstance(content, dict) else None
+    for name, weight in (module or {}).items():
+        if isinstance(weight, Weight) and len(weight.content):
+            yield name, weight
 
 
 def _masters(held: dict[str, Any]) -> Iterator[tuple[str, Held]]:

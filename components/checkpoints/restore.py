@@ -46,8 +46,8 @@ def open_checkpoint(
     content, digest = manifest.read_at(url)
     if digest != known.manifest_sha256:
         raise CheckpointCorrupt(
-            f"{url}/{manifest.NAME} has SHA-256 {digest[:12]}, {known.manifest_sha256[:12]} was committed; "
-            "use an earlier checkpoint"
+            f"{url}/{manifest.NAME} has SHA-256 {digest[:12]}, {known.manifest_sha256[:12]} was committed by "
+            f"{state.url_of(url)}; use an earlier checkpoint"
         )
     if names.NAME.fullmatch(names.name_of(url)) and names.step_and_attempt(url)[0] != content.step:
         raise CheckpointCorrupt(f"{url} holds step {content.step}, not the step of its name; use another one")
@@ -139,7 +139,7 @@ def _standing(known: state.State | None) -> str:
 
 def _refusal(url: str, known: state.State | None) -> str:
     if known is None:
-        return f"{url} was never committed; use an earlier checkpoint"
+        return f"{url} was never committed: there is no {state.url_of(url)}; use an earlier checkpoint"
     if known.state in ("quarantined", "retired"):
         return f"{url} is {known.state}: {known.reason}; use an earlier checkpoint"
     return f"{url} is {known.state} but not validated; ask its gates first with `stanchion promote {url}`"

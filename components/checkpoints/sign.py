@@ -79,15 +79,17 @@ def refuse_unless_signed(content: bytes, signed: bytes | None, what: str) -> Non
         return
     if signed is None:
         raise NotSigned(
-            f"{what} is not signed, and {VARIABLE} asks for signatures; use a signed checkpoint, or sign "
-            "this one if you know where it comes from: stanchion sign CHECKPOINT"
+            f"{what} is not signed: there is no {what}.sig, and {VARIABLE} asks for signatures; use a signed "
+            "checkpoint, or sign this one if you know where it comes from: stanchion sign CHECKPOINT"
         )
     if signed.split()[1:2] != [_name(key).encode()]:
         raise NotSigned(
-            f"{what} is signed by another key than ours, {_name(key)}; nothing of it was loaded: use another "
-            f"checkpoint, or name the right key in {VARIABLE}"
+            f"{what} is signed by another key than ours, {_name(key)}, as {what}.sig says; nothing of it was "
+            f"loaded: use another checkpoint, or name the right key in {VARIABLE}"
         )
-    raise CheckpointCorrupt(f"{what} is not what our key signed; nothing of it was loaded: use another one")
+    raise CheckpointCorrupt(
+        f"{what} is not what our key signed in {what}.sig; nothing of it was loaded: use another checkpoint"
+    )
 
 
 def _line(key: bytes, content: bytes) -> bytes:

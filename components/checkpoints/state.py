@@ -45,6 +45,8 @@ class State(BaseModel):
     reason: str | None = None
     verdicts: list[Verdict] = []
     at: datetime
+    checksum: str = ""
+    """SHA-256 of this file without these digits. Against rot, not forgers: nobody signs a state."""
 
 
 def url_of(checkpoint: str) -> str:
@@ -157,14 +159,29 @@ def _read(checkpoint: str) -> bytes | None:
 
 def _parse(checkpoint: str, content: bytes) -> State:
     try:
-        return State.model_validate_json(content)
+        found = State.model_validate_json(content)
+        if found.checksum and found.checksum == _checksum(content, found.checksum):
+            return found
+        problem = "its checksum is of other bytes"
     except ValidationError as error:
-        reason = f"{url_of(checkpoint)} is not a state: {error.errors()[0]['msg']}"
-        return State(state="quarantined", manifest_sha256="", reason=reason, at=LONG_AGO)
+        problem = error.errors()[0]["msg"]
+    reason = f"{url_of(checkpoint)} is not a state: {problem}"
+    return State(state="quarantined", manifest_sha256="", reason=reason, at=LONG_AGO)
 
 
 def _bytes(state: State) -> bytes:
+    bare = _dumped(state.model_copy(update={"checksum": ""}))
+    return _dumped(state.model_copy(update={"checksum": storage.sha256_of_bytes(bare)}))
+
+
+def _dumped(state: State) -> bytes:
     return (state.model_dump_json(indent=1) + "\n").encode()
+
+
+def _checksum(content: bytes, digits: str) -> str:
+    """Of what is around the last of these digits."""
+    before, _, after = content.rpartition(digits.encode())
+    return storage.sha256_of_bytes(before + after)
 
 
 def _never_committed(checkpoint: str) -> NotValidated:

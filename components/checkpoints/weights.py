@@ -50,8 +50,8 @@ def digest_of_bytes(content: memoryview | bytes) -> str:
 
 def read(path: Path) -> Iterator[Weight]:
     """Every tensor of a safetensors file, in the order of the file."""
-    content = memoryview(np.memmap(path, mode="r")).cast("B")  # type: ignore[arg-type]
     try:
+        content = memoryview(np.memmap(path, mode="r")).cast("B")  # type: ignore[arg-type]
         (length,) = struct.unpack("<Q", content[:8])
         header = json.loads(bytes(content[8 : 8 + length]))
         for name, entry in header.items():
