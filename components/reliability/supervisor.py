@@ -57,19 +57,22 @@ def supervise(
     launcher: Config,
     limits: Limits | None = None,
     on_progress: OnProgress | None = None,
+    launch: Callable[[Job, Config], Handle] | None = None,
 ) -> Outcome:
     """Run `job_for(0)`, after a fault `job_for(1)` and so on, until one ends well or restarts are used up.
 
-    However this function ends, no process of the job is left.
+    However this function ends, no process of the job is left. `launch` is that of the launcher's plug-in,
+    unless another one is given.
     """
     limits = limits or Limits()
+    launch = launch or load("components.launchers", name_of(launcher)).launch
     ledger = Ledger()
     with terminated_means_unwound():
         for attempt in range(limits.max_restarts + 1):
             if attempt:
                 time.sleep(limits.backoff_seconds * 2 ** (attempt - 1))
             job = job_for(attempt)
-            incident = _attempt(job, launcher, limits, ledger, on_progress)
+            incident = _attempt(job, launch(job, launcher), limits, ledger, on_progress)
             if incident is None:
                 ledger.recovered()
                 return ledger.outcome(job, restarts=attempt)
@@ -119,10 +122,9 @@ class Ledger:
 
 
 def _attempt(
-    job: Job, launcher: Config, limits: Limits, ledger: Ledger, on_progress: OnProgress | None
+    job: Job, handle: Handle, limits: Limits, ledger: Ledger, on_progress: OnProgress | None
 ) -> Incident | None:
     """One launch, to its end; the tree is gone when this returns or raises."""
-    handle: Handle = load("components.launchers", name_of(launcher)).launch(job, launcher)
     try:
         return _watch(job, handle, limits, ledger, on_progress)
     finally:
