@@ -1,4 +1,4 @@
-"""Gates that compare a checkpoint with memory, the one before and a fresh process, each seen to refuse."""
+"""Gates that compare a checkpoint with memory, with the one before, with a fresh process: each refuses."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_nothing_that_a_file_orders_is_executed(checkpoint: Path, tmp_path: Path
         checkpoint / OPTIMIZER,
     )
     assert not asked("tensors_match_digests", checkpoint).passed
-    assert not asked("norms_within_bounds", checkpoint).passed or not (tmp_path / "done").exists()
+    asked("norms_within_bounds", checkpoint)
     assert not (tmp_path / "done").exists()
 
 

@@ -26,11 +26,11 @@ WEIGHT, MOMENT = "weight ", "moment "
 class Config(plugins.Config):
     """By which factor a norm may have grown or shrunk."""
 
-    weights: float = Field(default=2.0, gt=1)
-    """All weights as one vector."""
+    weights: float = Field(default=4.0, gt=1)
+    """All weights as one vector: an honest small run grew 2.1-fold from its step 50 to 500."""
 
-    tensor: float = Field(default=4.0, gt=1)
-    """One weight tensor; small ones move faster than the whole."""
+    tensor: float = Field(default=10.0, gt=1)
+    """One weight tensor; some move faster than the whole: there a query projection grew 3.6-fold."""
 
     moments: float = Field(default=100.0, gt=1)
     """Each moment, whole and by group; the second follows the gradient's square, which falls fast."""
