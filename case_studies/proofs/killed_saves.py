@@ -154,17 +154,17 @@ class Trial:
     def __post_init__(self) -> None:
         case = Case(self.folder, "undisturbed")
         case.run([])
-        self.whole = dict(_course(case.job))
+        self.whole = dict(course(case.job))
         saves = events.read(case.job.folder / "events", "checkpoint", rank=0)
         self.save_seconds = statistics.median(float(event["seconds_to_save"]) for event in saves)
         self.tensors = case.tensors
 
     def chain(self, name: str, kills: list[Kill]) -> list[str]:
         """One job with these kills; what was wrong with it."""
-        case = Case(self.folder, name, self.save_seconds)
+        case = Case(self.folder, name, save_seconds=self.save_seconds)
         case.run(kills)
         wrong = list(case.wrong)
-        for step, figures in _course(case.job):
+        for step, figures in course(case.job):
             self.steps_compared += 1
             if figures != self.whole[step]:
                 wrong.append(f"step {step} has {figures}, undisturbed {self.whole[step]}")
@@ -177,11 +177,19 @@ class Trial:
 class Case:
     """One run, with a folder of its own."""
 
-    def __init__(self, folder: Path, name: str, save_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *,
+        steps: int = STEPS,
+        checkpoints: Checkpoints | None = None,
+        save_seconds: float = 0.0,
+    ) -> None:
         self.shards = Artifact(name="shards", url=str(folder / "data"), digest="")
-        self.tier, self.save_seconds = folder / name / "tier", save_seconds
-        self.profile = profile_in(folder / name)
-        self.run_ = run_with(Checkpoints(copy_to=str(self.tier)), name=name)
+        self.tier, self.save_seconds = tier_of(folder, name), save_seconds
+        self.profile, self.jobs = profile_in(folder / name), folder / f"{name}-job"
+        self.run_ = run_with(checkpoints or Checkpoints(copy_to=str(self.tier)), name=name, steps=steps)
         self.wrong: list[str] = []
         self.resumed = 0
         self._kills: list[Kill] = []
@@ -190,7 +198,7 @@ class Case:
         """Let the supervisor start the job until it has come to its end."""
         self._kills = kills
         limits = Limits(max_restarts=len(kills), backoff_seconds=0.0, poll_seconds=0.004)
-        supervise(self._attempt, self.profile.launcher, limits, self._look, _forked.launch)
+        supervise(self.attempt, self.profile.launcher, limits, self._look, _forked.launch)
         self._inspect()
 
     @cached_property
@@ -204,12 +212,13 @@ class Case:
         last = manifest.read(storage.local_path(next(names.newest_first(self.checkpoints))))
         return last.tensors, last.partitions
 
-    def _attempt(self, number: int) -> Job:
+    def attempt(self, number: int) -> Job:
         """Look at what the kill has left, then ask for the next attempt's settings as a flow does."""
         if number:
             self._inspect()
         newest = next((url for url in names.newest_first(self.checkpoints) if _is_whole(url)), None)
-        self.number, self.job = number, job_for(self.run_, self.profile, self.shards, number)
+        asked = job_for(self.run_, self.profile, self.shards, number)
+        self.number, self.job = number, replace(asked, folder=self.jobs)
         if self.job.settings["resume_from"] != newest:
             self.wrong.append(f"resumes from {self.job.settings['resume_from']}, newest whole is {newest}")
         elif newest is not None:
@@ -236,7 +245,7 @@ class Case:
             if kill.point and not kill.saving:
                 self.wrong.append(f"{kill.name} of step {kill.step} was never reached")
         for folder in (self.checkpoints, str(self.tier)):
-            self.wrong += [f"{url} has a name and is not whole" for url in _torn(folder)]
+            self.wrong += [f"{url} has a name and is not whole" for url in torn(folder)]
         resumed = events.read(self.job.folder / "events", "resume", rank=0)
         if self.job.settings["resume_from"] is None:
             return
@@ -260,6 +269,11 @@ class Case:
         return Path(self.job.settings["scratch"]) / f"step-{step:06d}.partial"
 
 
+def tier_of(folder: Path, name: str) -> Path:
+    """Where a case copies its checkpoints."""
+    return folder / f"{name}-tier"
+
+
 def run_with(checkpoints: Checkpoints, *, name: str, steps: int = STEPS) -> Run:
     """The run that is trained."""
     training = Training(
@@ -280,7 +294,7 @@ def profile_in(folder: Path) -> Profile:
     return profile.model_copy(update={"storage": kept, "processes": 2})
 
 
-def _course(job: Job) -> Iterator[tuple[int, list[float]]]:
+def course(job: Job) -> Iterator[tuple[int, list[float]]]:
     """Every step that rank 0 has done, over all attempts: loss, and norm of the gradient."""
     for event in events.read(job.folder / "events", "step", rank=0):
         yield int(event["step"]), [event["loss"], event["gradient_norm"]]
@@ -298,7 +312,7 @@ def _is_whole(url: str) -> bool:
     )
 
 
-def _torn(folder: str) -> list[str]:
+def torn(folder: str) -> list[str]:
     """Names that readers look at, under which something is missing or different."""
     found = []
     for url in names.newest_first(folder):

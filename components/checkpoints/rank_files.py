@@ -79,6 +79,12 @@ def write(
     )
 
 
+def drop(snapshot: Snapshot, staged: Path, *, rank: int) -> None:
+    """Remove what one rank has written, which nobody will use."""
+    for name in (*snapshot.states, *([WEIGHTS] if rank == 0 else [])):
+        (staged / name).unlink(missing_ok=True)
+
+
 def tell(report: Report, staged: Path) -> None:
     """Let rank 0 know."""
     folder = reports_of(staged)

@@ -149,15 +149,21 @@ class Saver:
                 if self.config.copy_to:
                     source = storage.local_path(url) if storage.is_local(url) else staged
                     copied = self._copy(source, url, draft.step)
+        except CheckpointError as met:
+            error = str(met)
         except Exception as met:
-            error = f"{type(met).__name__}: {met}" if not isinstance(met, CheckpointError) else str(met)
-            logger.error("checkpoint of step %d: %s", draft.step, error)
+            cause = report.error or f"{type(met).__name__}: {met}"
+            error = f"{staged.stem} could not be saved: rank {self._rank}: {cause}"
         if self._rank == 0:
             shutil.rmtree(staged, ignore_errors=True)
             shutil.rmtree(rank_files.reports_of(staged), ignore_errors=True)
         spent = time.perf_counter() - started
         hashing = report.seconds_hashing
-        error = error or (report.error and f"step {draft.step} could not be saved: {report.error}")
+        error = error or (
+            report.error and f"{staged.stem} could not be saved: rank {self._rank}: {report.error}"
+        )
+        if error:
+            logger.error("checkpoint of step %d: %s", draft.step, error)
         self._done.append(Saved(draft.step, url, copied, self._stalled, spent, hashing, error))
 
     def _write(self, snapshot: Snapshot, step: int, staged: Path) -> rank_files.Report:
@@ -176,6 +182,7 @@ class Saver:
                 reached=lambda point: self._reached(step, point),
             )
         except Exception as met:
+            rank_files.drop(snapshot, staged, rank=self._rank)  # on a full disk, room for the report
             return rank_files.Report(rank=self._rank, error=f"{type(met).__name__}: {met}")
 
     def _commit(self, draft: Manifest, staged: Path) -> str:
