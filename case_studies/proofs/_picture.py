@@ -60,6 +60,15 @@ def _figures(result: Result) -> str:
         return f"at most {1000 * worst:.0f} ms of {1000 * found['most_seconds']:.0f}, {state} bytes of state"
     if name == "damage":
         return f"{found['damages']:,} damages of a real data set"
+    if name == "checkpoint_damage":
+        told = f"{found['refused']:,} of {found['damages']:,} refused by name"
+        return f"{told}, {found['tensors_hit']:,} of them with the tensor; {found['unpickled']} unpickled"
+    if name == "killed_saves":
+        told = f"{found['kills']} kills, {found['kills_while_saving']} while saving"
+        return f"{told}: {found['resumed']} resumed, {found['steps_compared']:,} steps to the last bit"
+    if name == "failed_saves":
+        failed = sum(case["failed_saves"] for case in found["cases"].values())
+        return f"{len(found['cases'])} cases, {failed} failed saves, each with its step and cause"
     if name == "reshape":
         fp32, bf16 = (found[precision]["worst"] for precision in ("fp32", "bf16"))
         order = found["bf16"]["between_uninterrupted_runs"]

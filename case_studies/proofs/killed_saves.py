@@ -216,7 +216,7 @@ class Case:
         """Look at what the kill has left, then ask for the next attempt's settings as a flow does."""
         if number:
             self._inspect()
-        newest = next((url for url in names.newest_first(self.checkpoints) if _is_whole(url)), None)
+        newest = next((url for url in names.newest_first(self.checkpoints) if is_whole(url)), None)
         asked = job_for(self.run_, self.profile, self.shards, number)
         self.number, self.job = number, replace(asked, folder=self.jobs)
         if self.job.settings["resume_from"] != newest:
@@ -226,23 +226,29 @@ class Case:
         kill = self._kill
         if kill is None or not kill.point:
             return self.job
-        marker = self.job.folder.parent / f"struck-{number}"
         drill = Drill(
-            kind="kill", rank=kill.victims[0], step=kill.step, phase=f"save: {kill.point}", once=str(marker)
+            kind="kill",
+            rank=kill.victims[0],
+            step=kill.step,
+            phase=f"save: {kill.point}",
+            once=str(self._marker),
         )
         return replace(self.job, environment=drill.environment)
+
+    @property
+    def _marker(self) -> Path:
+        """What a drill leaves when it strikes."""
+        return self.jobs.with_name(f"{self.jobs.name}-struck-{self.number}")
 
     @property
     def _kill(self) -> Kill | None:
         return self._kills[self.number] if self.number < len(self._kills) else None
 
     def _inspect(self) -> None:
-        """After an attempt: was it killed while it saved, and is all that has a name whole?"""
-        if (kill := self._kill) is not None:
-            kill.struck = kill.struck or bool(kill.point)
-            staged = self._staged(kill.step)
-            kill.saving = kill.struck and (staged.exists() or staged.with_suffix(".reports").exists())
-            if kill.point and not kill.saving:
+        """After an attempt: was it killed where it was to be, and is all that has a name whole?"""
+        if (kill := self._kill) is not None and kill.point:
+            kill.struck = kill.saving = self._marker.exists()
+            if not kill.struck:
                 self.wrong.append(f"{kill.name} of step {kill.step} was never reached")
         for folder in (self.checkpoints, str(self.tier)):
             self.wrong += [f"{url} has a name and is not whole" for url in torn(folder)]
@@ -264,6 +270,8 @@ class Case:
             if beat.rank in kill.victims:
                 with suppress(ProcessLookupError):
                     os.kill(beat.pid, signal.SIGKILL)
+        staged = self._staged(kill.step)
+        kill.saving = staged.exists() or staged.with_suffix(".reports").exists()
 
     def _staged(self, step: int) -> Path:
         return Path(self.job.settings["scratch"]) / f"step-{step:06d}.partial"
@@ -300,7 +308,7 @@ def course(job: Job) -> Iterator[tuple[int, list[float]]]:
         yield int(event["step"]), [event["loss"], event["gradient_norm"]]
 
 
-def _is_whole(url: str) -> bool:
+def is_whole(url: str) -> bool:
     """By the files alone, and nothing of what opens checkpoints: every file is there, with its digest."""
     folder = storage.local_path(url)
     if not (folder / "manifest.json").is_file():
