@@ -7,7 +7,7 @@ it, and the next kill comes at the save after.
 
 Claimed, after each kill: whatever lies under a name that readers look at is whole, on both tiers; the job
 goes on from the newest whole checkpoint, as an own count of files and digests finds it, once its gates have
-validated it. And of each run in the end: every step of every attempt has the loss and the norm of the
+validated it, or anew where there is none yet. And of each run in the end: every step of every attempt has the loss and the norm of the
 gradient of the run that nobody disturbed, and the last checkpoint has its tensors, all to the last bit.
 
 Ranks are forked from a warm process, see `_forked`, or these would be hours of imports; `torn_save` does the
@@ -113,6 +113,7 @@ def run(folder: Path, seed: int, count: int) -> dict[str, Any]:
         "kills": kills_made,
         "kills_while_saving": found["while saving"],
         "resumed": trial.resumed,
+        "began_anew": trial.began_anew,
         "runs": found["runs"],
         "steps_compared": trial.steps_compared,
         "seconds_a_kill": round(seconds / max(kills_made, 1), 2),
@@ -147,6 +148,7 @@ class Trial:
 
     folder: Path
     resumed: int = 0
+    began_anew: int = 0
     steps_compared: int = 0
     save_seconds: float = 0.0
     whole: dict[int, list[float]] = field(default_factory=dict)
@@ -171,6 +173,7 @@ class Trial:
         if case.tensors != self.tensors:
             wrong.append("the last checkpoint holds other tensors than that of the undisturbed run")
         self.resumed += case.resumed
+        self.began_anew += case.began_anew
         return [f"{name}: {one}" for one in wrong]
 
 
@@ -191,7 +194,8 @@ class Case:
         self.profile, self.jobs = profile_in(folder / name), folder / f"{name}-job"
         self.run_ = run_with(checkpoints or Checkpoints(copy_to=str(self.tier)), name=name, steps=steps)
         self.wrong: list[str] = []
-        self.resumed = 0
+        self.resumed, self.began_anew = 0, 0
+        """Attempts that went on from a checkpoint, and those after a kill before which there was none."""
         self._kills: list[Kill] = []
 
     def run(self, kills: list[Kill]) -> None:
@@ -218,7 +222,7 @@ class Case:
             self._inspect()
         newest = next((url for url in names.newest_first(self.checkpoints) if is_whole(url)), None)
         asked = job_for(self.run_, self.profile, self.shards, number)
-        self.number, self.job = number, replace(asked, folder=self.jobs)
+        self.number, self.job, self._started = number, replace(asked, folder=self.jobs), time.time()
         if self.job.settings["resume_from"] != newest:
             self.wrong.append(f"resumes from {self.job.settings['resume_from']}, newest whole is {newest}")
         elif newest is not None:
@@ -254,6 +258,7 @@ class Case:
             self.wrong += [f"{url} has a name and is not whole" for url in torn(folder)]
         resumed = events.read(self.job.folder / "events", "resume", rank=0)
         if self.job.settings["resume_from"] is None:
+            self.began_anew += bool(self.number)
             return
         if not resumed or resumed[-1]["checkpoint"] != self.job.settings["resume_from"]:
             self.wrong.append(f"{self.job.settings['resume_from']} was chosen, and not gone on from")
@@ -262,7 +267,7 @@ class Case:
     def _look(self, beats: list[Beat]) -> None:
         """Kill at the drawn moment of a save, if this attempt has one."""
         kill = self._kill
-        if kill is None or kill.point or kill.struck or not self._staged(kill.step).exists():
+        if kill is None or kill.point or kill.struck or not self._has_begun(kill.step):
             return
         time.sleep(kill.delay * self.save_seconds)
         kill.struck = True
@@ -272,6 +277,13 @@ class Case:
                     os.kill(beat.pid, signal.SIGKILL)
         staged = self._staged(kill.step)
         kill.saving = staged.exists() or staged.with_suffix(".reports").exists()
+
+    def _has_begun(self, step: int) -> bool:
+        """Whether this attempt saves that step; what an earlier one has left there is swept when it starts."""
+        try:
+            return self._staged(step).stat().st_ctime > self._started
+        except FileNotFoundError:
+            return False
 
     def _staged(self, step: int) -> Path:
         return Path(self.job.settings["scratch"]) / f"step-{step:06d}.partial"
