@@ -65,7 +65,8 @@ def _figures(result: Result) -> str:
         return f"{told}, {found['tensors_hit']:,} of them with the tensor; {found['unpickled']} unpickled"
     if name == "killed_saves":
         told = f"{found['kills']} kills, {found['kills_while_saving']} while saving"
-        return f"{told}: {found['resumed']} resumed, {found['steps_compared']:,} steps to the last bit"
+        again = f"{found['resumed']} resumed, {found['began_anew']} began anew"
+        return f"{told}; {again}; {found['steps_compared']:,} steps to the last bit"
     if name == "failed_saves":
         failed = sum(case["failed_saves"] for case in found["cases"].values())
         return f"{len(found['cases'])} cases, {failed} failed saves, each with its step and cause"

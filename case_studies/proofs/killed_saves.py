@@ -7,8 +7,9 @@ it, and the next kill comes at the save after.
 
 Claimed, after each kill: whatever lies under a name that readers look at is whole, on both tiers; the job
 goes on from the newest whole checkpoint, as an own count of files and digests finds it, once its gates have
-validated it, or anew where there is none yet. And of each run in the end: every step of every attempt has the loss and the norm of the
-gradient of the run that nobody disturbed, and the last checkpoint has its tensors, all to the last bit.
+validated it, or anew where there is none yet. And of each run in the end: every step of every attempt has the
+loss and the norm of the gradient of the run that nobody disturbed, and the last checkpoint has its tensors,
+all to the last bit.
 
 Ranks are forked from a warm process, see `_forked`, or these would be hours of imports; `torn_save` does the
 same under torchrun, three times. Not tried: a loss of power, which also loses what was not flushed.
@@ -279,7 +280,7 @@ class Case:
         kill.saving = staged.exists() or staged.with_suffix(".reports").exists()
 
     def _has_begun(self, step: int) -> bool:
-        """Whether this attempt saves that step; what an earlier one has left there is swept when it starts."""
+        """Whether this attempt saves that step; what an earlier one has left is swept when it starts."""
         try:
             return self._staged(step).stat().st_ctime > self._started
         except FileNotFoundError:
