@@ -272,8 +272,8 @@ def test_a_job_that_ends_without_a_result_has_failed(tmp_path: Path) -> None:
 
 def test_a_process_without_pdeathsig_still_ends_when_orphaned(tmp_path: Path) -> None:
     child = (
-        "import os; from components.reliability.owned import end_when_orphaned; "
-        "print(os.getpid(), flush=True); end_when_orphaned(os.getppid(), 0.05)"
+        "import os; from components.reliability.owned import end_when_orphaned; parent = os.getppid(); "
+        "print(os.getpid(), flush=True); end_when_orphaned(parent, 0.05)"
     )
     parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); input()"
     started = subprocess.Popen(

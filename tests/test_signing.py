@@ -82,7 +82,7 @@ def test_an_unsigned_one_is_refused_before_anything_else_of_it_is_read(
     monkeypatch.setattr(storage, "read_bytes", lambda at: (read.append(at), read_bytes(at))[1])
     monkeypatch.setattr(storage, "fetch", lambda *_: pytest.fail("it was copied"))
     for use in (restore.open_checkpoint, manifest.read_at, reread.faults):
-        with pytest.raises(NotSigned, match=r"is not signed, .*stanchion sign"):
+        with pytest.raises(NotSigned, match=r"is not signed: .*stanchion sign"):
             use(url)
     with pytest.raises(NotSigned):
         decide(url, default_gates("files_match_manifest"))

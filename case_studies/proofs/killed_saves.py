@@ -253,7 +253,7 @@ class Case:
         """After an attempt: was it killed where it was to be, and is all that has a name whole?"""
         if (kill := self._kill) is not None and kill.point:
             kill.struck = kill.saving = self._marker.exists()
-            if not kill.struck:
+            if not kill.struck and self._begins_before(kill.step):
                 self.wrong.append(f"{kill.name} of step {kill.step} was never reached")
         for folder in (self.checkpoints, str(self.tier)):
             self.wrong += [f"{url} has a name and is not whole" for url in torn(folder)]
@@ -278,6 +278,11 @@ class Case:
                     os.kill(beat.pid, signal.SIGKILL)
         staged = self._staged(kill.step)
         kill.saving = staged.exists() or staged.with_suffix(".reports").exists()
+
+    def _begins_before(self, step: int) -> bool:
+        """Whether this attempt has that save ahead of it: the kill before may have come after it."""
+        chosen = self.job.settings["resume_from"]
+        return chosen is None or names.step_and_attempt(chosen)[0] < step
 
     def _has_begun(self, step: int) -> bool:
         """Whether this attempt saves that step; what an earlier one has left is swept when it starts."""

@@ -1,9 +1,9 @@
 """Saving from all ranks at once, beside training: a copy in memory, the files, the manifest, the name.
 
     saver = Saver(engine, folder=..., scratch=..., tokenizer=..., config=Config())
-    saver.save(engine, draft)        # all ranks; returns at once
-    saver.poll()                     # each step: what was published since, or the error that a save met
-    saver.close()                    # waits for the last one
+    before = saver.save(engine, draft)   # all ranks; returns at once
+    saver.poll()                         # each step: what was published since, or the error of a save
+    saver.close()                        # waits for the last one
 
 DeepSpeed's `latest` file is never written: it appears before other ranks have finished.
 
@@ -81,6 +81,7 @@ class Saver:
         self._memory, self._model = Memory(), scratch / "model"
         self._thread: Thread | None = None
         self._done: list[Saved] = []
+        self._ended: Saved | None = None
         self._last_step, self._stalled = -1, 0.0
         self._copied = Event()
         self._copied.set()
@@ -91,12 +92,16 @@ class Saver:
             self._keep_model(engine, tokenizer)
         dist.barrier()
 
-    def save(self, engine: Any, draft: Manifest) -> None:
-        """Save the state as it is now; all ranks together, between two steps, once a step."""
+    def save(self, engine: Any, draft: Manifest) -> Saved | None:
+        """Save the state as it is now; all ranks together, between two steps, once a step.
+
+        The newest save that this rank has done with, which is the same on every rank, whichever of them is
+        slow: a decision that ranks take together may rest on it, as it may not on what `poll` returns.
+        """
         if draft.step == self._last_step:
             raise CheckpointError(f"step {draft.step} is saved already, and a state is saved once")
         started, self._last_step = time.perf_counter(), draft.step
-        self._wait()  # for the buffers of the save before
+        before = self._wait()  # for the buffers of the save before
         staged = self.scratch / f"step-{draft.step:06d}.partial"
         staged.mkdir(parents=True, exist_ok=True)
         snapshot = self._memory.take(engine, staged, rank=self._rank)
@@ -105,8 +110,9 @@ class Saver:
         self._thread = Thread(target=self._finish, args=work, name="checkpoint", daemon=True)
         self._thread.start()
         if not self.config.asynchronous:
-            self._wait()
+            before = self._wait()
         self._stalled = time.perf_counter() - started
+        return before
 
     def poll(self) -> list[Saved]:
         """What has come to an end since the last call, whole or not.
@@ -132,10 +138,11 @@ class Saver:
         self._copied.wait()
         self._stalled += time.perf_counter() - started
 
-    def _wait(self) -> None:
+    def _wait(self) -> Saved | None:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        return self._ended
 
     def _finish(self, snapshot: Snapshot, draft: Manifest, staged: Path, started: float) -> None:
         """In the thread: the copy and all behind it. No error gets lost, and none stays in the thread."""
@@ -164,7 +171,8 @@ class Saver:
         )
         if error:
             logger.error("checkpoint of step %d: %s", draft.step, error)
-        self._done.append(Saved(draft.step, url, copied, self._stalled, spent, hashing, error))
+        self._ended = Saved(draft.step, url, copied, self._stalled, spent, hashing, error)
+        self._done.append(self._ended)
 
     def _write(self, snapshot: Snapshot, step: int, staged: Path) -> rank_files.Report:
         try:

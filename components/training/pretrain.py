@@ -61,7 +61,6 @@ class Trainer:
         self.step, self.first_step, self.losses = 0, 0, [0.0]
         self.tokens_before = 0
         self.checkpoint: str | None = None
-        self.last_saved: Saved | None = None
         self.chosen_interval: dict[str, float] = {}
         self.held_out: HeldOut | None = None
         with self.phases("start"):
@@ -205,13 +204,14 @@ class Trainer:
             },
         )
         with self.phases("checkpoint"):
-            self.saver.save(self.engine, draft)
-        self._tell(self.saver.poll())  # of the save before, which has ended on every rank
-        self._choose_interval()
+            before = self.saver.save(self.engine, draft)
+        self._tell(self.saver.poll())
+        if self.interval.every == "auto":
+            self._choose_interval(before)
 
-    def _choose_interval(self) -> None:
-        """From what all ranks measured: how many steps until the next save."""
-        if (saved := self.last_saved) is None:
+    def _choose_interval(self, saved: Saved | None) -> None:
+        """From what all ranks measured of a save that all have done with: how many steps until the next."""
+        if saved is None:
             self.interval.start(self.step)
             return
         busy = sum(self.phases.total[name] for name in TRAINED) / (self.step - self.first_step)
@@ -224,7 +224,6 @@ class Trainer:
     def _tell(self, done: list[Saved]) -> None:
         """Saves that have come to an end since the step before."""
         for one in done:
-            self.last_saved = one
             self.checkpoint = one.url or self.checkpoint
             self.rank.events.write(**one.event())
 
