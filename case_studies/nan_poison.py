@@ -23,10 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,15 +31,15 @@ import numpy as np
 from case_studies._small import DATA, MODEL, Line, kept, losses, make_shards, placed, progress
 from components import storage
 from components.checkpoints import restore, state
-from components.checkpoints.check import FILES_ONLY, decide, default_gates
-from components.config import Profile, Run
+from components.checkpoints.keeper import Keeper
+from components.checkpoints.retention import Retention
+from components.config import Profile, Run, run_folder
 from components.data.reader import Reader
 from components.data.stream import TokenStream, fixed_batch
-from components.errors import GateRefused, JobFailed, StanchionError
+from components.errors import JobFailed, StanchionError
 from components.jobs import Job
 from components.observability import events
 from components.records import Artifact, Fault
-from components.reliability.heartbeat import Beat
 from components.reliability.supervisor import supervise
 from components.reliability.watchdog import Limits
 from components.study import Allowed, Event, Scale, Side, Span, Study
@@ -63,6 +60,7 @@ RUN = Run(
     ),
 )
 LIMITS = Limits(max_restarts=0, poll_seconds=0.05)
+KEEP_ALL = Retention(keep_last=STEPS, keep_quarantined=STEPS)
 
 CHECKLIST = [
     "Every weight of a checkpoint is looked at before the checkpoint counts; a loss is no substitute.",
@@ -209,30 +207,27 @@ def _with(
 ) -> tuple[Side, dict[str, float], dict[int, float], Fault]:
     """The same strike, each checkpoint judged as it appears."""
     checkpoints = checkpoints_of(RUN, profile)
-    judge = partial(_judge, checkpoints)
+    jobs: list[Job] = []
 
     def attempt(number: int) -> Job:
         job = job_for(RUN, profile, shards, number)
         settings = {**job.settings, "poison": poison}
-        return replace(job, target="case_studies._poisoned_train", settings=settings)
+        jobs.append(replace(job, target="case_studies._poisoned_train", settings=settings))
+        return jobs[-1]
 
-    started, first = time.time(), attempt(0)
-    refusal = _refusal(first, profile, judge)
-    seen = time.time() - started
-    before = progress(first, started)
-    again = attempt(1)
-    outcome = supervise(lambda _: again, profile.launcher, LIMITS, judge)
-    judge()
+    started, scratch = time.time(), run_folder(RUN, profile).scratch("keeper")
+    with Keeper(checkpoints, RUN.gates.during, KEEP_ALL, scratch, look_seconds=0.05) as keeper:
+        outcome = supervise(attempt, profile.launcher, LIMITS.model_copy(update={"max_restarts": 1}), keeper)
     ended, fell_back = time.time() - started, int(outcome.result["first_step"])
-    after = progress(again, started + seen, seen)
-    fault = Fault(
-        kind="corruption",
-        detail=f"{refusal}; went on from step {fell_back}",
-        at=datetime.fromtimestamp(started + seen, UTC),
-        step=STRIKES_AT,
-        seconds_to_detect=seen - _struck(first, started),
-        seconds_to_recover=after[0][0] - seen,
-        recovered=outcome.result["step"] == STEPS,
+    if [found.kind for found in outcome.faults] != ["corruption"]:
+        raise StanchionError(f"the gates were to end the job, and this did: {outcome.faults}")
+    fault = outcome.faults[0]
+    seen = fault.at.timestamp() - started
+    line = progress(jobs[0], started)
+    before = [point for point in line if point[0] <= seen]
+    after = [point for point in line if point[0] > seen]
+    fault = fault.model_copy(
+        update={"step": STRIKES_AT, "seconds_to_detect": seen - _struck(jobs[0], started)}
     )
     numbers = {
         **_states(checkpoints),
@@ -241,7 +236,7 @@ def _with(
         "last step": float(outcome.result["step"]),
         "last loss, with": float(outcome.result["loss_last"]),
     }
-    return _gated(before, after, fault, ended, refusal), numbers, losses(again), fault
+    return _gated(before, after, fault, ended, _refusal(checkpoints)), numbers, losses(jobs[0]), fault
 
 
 def _gated(before: Line, after: Line, fault: Fault, ended: float, refusal: str) -> Side:
@@ -269,22 +264,11 @@ def _gated(before: Line, after: Line, fault: Fault, ended: float, refusal: str) 
     )
 
 
-def _judge(checkpoints: str, _: list[Beat] | None = None) -> None:
-    """Ask the gates about what has appeared since the last look; GateRefused ends the job."""
-    for url in reversed(list(restore.newest_first(checkpoints))):
-        known = state.read(url)
-        if known is not None and known.state == "committed":
-            decide(url, default_gates(*FILES_ONLY))
-
-
-def _refusal(job: Job, profile: Profile, judge: Callable[[list[Beat]], None]) -> str:
-    """Why the gate ended the job."""
-    try:
-        supervise(lambda _: job, profile.launcher, LIMITS, judge)
-        judge([])
-    except GateRefused as refused:
-        return next(verdict.reason for verdict in refused.verdicts if not verdict.passed)
-    raise StanchionError(f"{STEPS} steps ended and the gates refused nothing: the strike missed")
+def _refusal(checkpoints: str) -> str:
+    """Why the gates have set the first one aside."""
+    known = (state.read(url) for url in restore.newest_first(checkpoints))
+    refused = [verdict for found in known if found for verdict in found.verdicts if not verdict.passed]
+    return refused[-1].reason
 
 
 def _states(checkpoints: str) -> dict[str, float]:

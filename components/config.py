@@ -70,6 +70,17 @@ class Gates(Config):
     )
     """Asked of a pre-training checkpoint before anything loads it."""
 
+    during: Annotated[dict[str, Config], ManyOf("components.gates")] = Field(
+        default={
+            "files_match_manifest": {},
+            "tensors_match_digests": {},
+            "weights_are_finite": {},
+            "norms_within_bounds": {},
+        },
+        validate_default=True,
+    )
+    """Asked of each checkpoint while its job trains on; a refusal ends the attempt. None: only at the end."""
+
     alignment: Annotated[dict[str, Config], ManyOf("components.gates")] = Field(
         default={
             "files_match_manifest": {},

@@ -9,6 +9,7 @@ from prefect import flow
 
 from components.alignment.jobs import checkpoints_of, comparison_job, pairs_of, training_job
 from components.checkpoints.check import artifact_of
+from components.checkpoints.keeper import Keeper
 from components.checkpoints.restore import quarantine_faults, why
 from components.config import Profile, Run, run_folder
 from components.plugins import Config
@@ -73,12 +74,14 @@ def _reinforce(run: Run, profile: Profile) -> Record:
 def _train(run: Run, profile: Profile, stage: Stage, shards: Artifact, start: Artifact, *, steps: int) -> str:
     """Run the stage's job to its end and say where its checkpoint is; events and faults are always kept."""
     attempts = partial(training_job, run, profile, stage.name, shards, start)
+    checkpoints, scratch = checkpoints_of(run, profile, stage.name), stage.folder.scratch("keeper")
+    keeper = Keeper(checkpoints, run.gates.during, profile.retention, scratch)
     try:
-        outcome = launch_job(stage.name, attempts, profile.launcher, total_steps=steps)
+        outcome = launch_job(stage.name, attempts, profile.launcher, total_steps=steps, keeper=keeper)
     finally:
         events = stage.folder.scratch(stage.name) / "events"
         publish_events(events, stage.folder.path("events", stage.name))
-        stage.faults += quarantine_faults(checkpoints_of(run, profile, stage.name))
+        stage.faults += quarantine_faults(checkpoints)
     stage.faults += outcome.faults
     stage.metrics |= outcome.result | {"restarts": outcome.restarts, "job_seconds": outcome.seconds}
     return str(outcome.result["checkpoint"])

@@ -8,6 +8,7 @@ from typing import Any
 from prefect import flow
 
 from components.checkpoints.check import artifact_of
+from components.checkpoints.keeper import Keeper
 from components.checkpoints.restore import quarantine_faults, why
 from components.config import Profile, Run, run_folder
 from components.records import Artifact, Record, Stage
@@ -42,12 +43,16 @@ def pretrain(run: Run, profile: Profile) -> Record:
 def _train(run: Run, profile: Profile, stage: Stage, shards: Artifact) -> dict[str, Any]:
     """Run the job to its end; whatever happens, its events and faults are kept."""
     events = stage.folder.scratch("pretrain") / "events"
+    checkpoints = checkpoints_of(run, profile)
+    keeper = Keeper(checkpoints, run.gates.during, profile.retention, stage.folder.scratch("keeper"))
     try:
         attempts = partial(job_for, run, profile, shards)
-        outcome = launch_job("pretrain", attempts, profile.launcher, total_steps=run.training.steps)
+        outcome = launch_job(
+            "pretrain", attempts, profile.launcher, total_steps=run.training.steps, keeper=keeper
+        )
     finally:
         publish_events(events, stage.folder.path("events", "pretrain"))
-        stage.faults += quarantine_faults(checkpoints_of(run, profile))
+        stage.faults += quarantine_faults(checkpoints)
     stage.faults += outcome.faults
     stage.metrics |= outcome.result | course(events)
     stage.metrics |= {"restarts": outcome.restarts, "job_seconds": outcome.seconds}

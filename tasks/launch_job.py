@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from uuid import UUID
 
 from prefect import task
@@ -11,6 +12,7 @@ from prefect.artifacts import create_progress_artifact, create_table_artifact, u
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
+from components.checkpoints.keeper import Keeper
 from components.jobs import Job
 from components.plugins import Config
 from components.reliability.heartbeat import Beat
@@ -29,12 +31,22 @@ def launch_job(
     *,
     total_steps: int | None = None,
     limits: Limits | None = None,
+    keeper: Keeper | None = None,
 ) -> Outcome:
     """Run a job under supervision; its steps show as a progress bar, its faults as a table.
 
-    `job_for(attempt)` is asked before each start, so that a restart goes on from the newest checkpoint.
+    `job_for(attempt)` is asked before each start, so that a restart goes on from the newest checkpoint. A
+    keeper judges checkpoints as they appear.
     """
-    outcome = supervise(job_for, launcher, limits, _Progress(name, total_steps))
+    progress = _Progress(name, total_steps)
+
+    def look(beats: list[Beat]) -> None:
+        progress(beats)
+        if keeper is not None:
+            keeper(beats)
+
+    with keeper or nullcontext():
+        outcome = supervise(job_for, launcher, limits, look)
     _show_faults(name, outcome)
     return outcome
 

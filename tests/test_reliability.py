@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from components.errors import JobFailed, JobStalled
+from components.errors import GateRefused, JobFailed, JobStalled
 from components.jobs import Job
 from components.launchers import local
+from components.records import Verdict
 from components.reliability import faults, heartbeat, incidents, stacks
 from components.reliability.faults import Drill
 from components.reliability.heartbeat import Beat, Heartbeat
@@ -259,6 +260,31 @@ def test_a_stall_that_comes_back_uses_the_restarts_up(job: Callable[..., Job]) -
     with pytest.raises(JobStalled, match=r"rank 0 stands in data of step 10.*summary\.md") as caught:
         supervise(lambda attempt: job(drill), local.Config(), limits)
     assert (caught.value.rank, caught.value.step, caught.value.phase) == (0, 10, "data")
+
+
+def test_a_refused_checkpoint_ends_the_attempt_and_the_job_starts_again(
+    job: Callable[..., Job], tmp_path: Path
+) -> None:
+    refusal = GateRefused("step-000006", [Verdict(gate="weights_are_finite", passed=False, reason="1 NaN")])
+    attempts = []
+
+    def look(beats: list[Beat]) -> None:
+        if len(attempts) == 1 and max((beat.step for beat in beats), default=0) > 5:
+            raise refusal
+
+    def attempt(number: int) -> Job:
+        attempts.append(number)
+        return job()
+
+    outcome = supervise(attempt, local.Config(), QUICK, look)
+    (fault,) = outcome.faults
+    assert (fault.kind, fault.recovered, outcome.restarts) == ("corruption", True, 1)
+    assert fault.detail == str(refusal)
+    page = (Path(outcome.incidents[0]) / "summary.md").read_text()
+    assert page.startswith("# Refused checkpoint of beating")
+    assert "step-000006 refused by weights_are_finite: 1 NaN." in page
+    with pytest.raises(JobFailed, match=r"beating was ended 1 times; .*summary.md. step-000006 refused by"):
+        supervise(lambda _: (attempts.clear(), attempt(0))[1], local.Config(), Limits(max_restarts=0), look)
 
 
 def test_a_job_that_ends_without_a_result_has_failed(tmp_path: Path) -> None:

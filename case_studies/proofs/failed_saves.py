@@ -146,7 +146,7 @@ def _tried(
         "ended_with_an_error": bool(error),
         "failed_saves": len(told),
         "told": [all(word in one for word in wanted) for one in told],
-        "error": told[0] if told else "",
+        "error": told[0].replace(f"{case.tier.parent}/", "") if told else "",
         "torn": torn(case.checkpoints) + torn(str(case.tier)),
         "resumed_from": names.name_of(case.job.settings["resume_from"] or "step 0"),
         "last_step": done[-1][0],

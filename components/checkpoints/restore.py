@@ -9,6 +9,7 @@ Trade-off: a rollback repeats the steps since the checkpoint that is still good.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from components.checkpoints import manifest, names, state
 from components.checkpoints.manifest import Manifest
 from components.checkpoints.names import newest_first as newest_first
 from components.errors import CheckpointCorrupt, NotSigned, NotValidated
-from components.records import Fault
+from components.records import Fault, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ def quarantine_faults(folder: str) -> list[Fault]:
             recovered=True,
         )
         for url, found in known
-        if found is not None and found.state == "quarantined" and _is_rotten(found)
+        if found is not None and found.state == "quarantined" and is_rotten(found.verdicts)
     ]
 
 
@@ -118,9 +119,9 @@ def _try(url: str, accept: tuple[str, ...], scratch: Path | None) -> Checkpoint 
         return None
 
 
-def _is_rotten(known: state.State) -> bool:
+def is_rotten(verdicts: Sequence[Verdict]) -> bool:
     """Set aside by the files themselves or by the gate that looks at them, not for being a weak model."""
-    refused = [verdict.gate for verdict in known.verdicts if not verdict.passed]
+    refused = [verdict.gate for verdict in verdicts if not verdict.passed]
     return not refused or "files_match_manifest" in refused
 
 

@@ -38,7 +38,8 @@ class Incident:
     beats: list[Beat]
     log: str
     stall: Stall | None = None
-    """None when a rank ended by itself."""
+    refusal: str = ""
+    """What gates say of the checkpoint for which the attempt was ended. Neither: a rank ended by itself."""
     found_at: float = field(default_factory=time.time)
     """Unix time."""
 
@@ -46,6 +47,8 @@ class Incident:
     def title(self) -> str:
         """One line that says what happened."""
         stall = self.stall
+        if self.refusal:
+            return f"Refused checkpoint of {self.job.name}"
         if stall is None:
             return f"Crash of {self.job.name}"
         return f"Stall of {self.job.name}: rank {stall.rank} in {stall.phase} of step {stall.step}"
@@ -87,6 +90,17 @@ def summary(incident: Incident, found: Mapping[int, str]) -> str:
 
 def _what_happened(incident: Incident) -> list[str]:
     stall = incident.stall
+    if incident.refusal:
+        return [
+            f"{incident.refusal}.",
+            "",
+            "Every rank was moving, and what it saved was refused. Memory holds the same, so the attempt was",
+            "ended. The job starts again from the newest validated checkpoint while restarts are left; none",
+            "of them loads the refused one.",
+            "",
+            "What to look at next: whether it comes back at the same step. Then it is in the data or the",
+            "code; otherwise a device has miscomputed, so take its node out.",
+        ]
     if stall is None:
         return [
             "A rank ended with an error; the others were ended with it. The job is started again from the",

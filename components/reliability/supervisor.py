@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from pydantic import BaseModel
 
-from components.errors import JobFailed, JobStalled
+from components.errors import GateRefused, JobFailed, JobStalled
 from components.jobs import Handle, Job
 from components.plugins import Config, load, name_of
 from components.records import Fault
@@ -61,7 +61,8 @@ def supervise(
 ) -> Outcome:
     """Run `job_for(0)`, after a fault `job_for(1)` and so on, until one ends well or restarts are used up.
 
-    However this function ends, no process of the job is left. `launch` is that of the launcher's plug-in,
+    `on_progress` sees every look; GateRefused from it is a fault that ends the attempt. However this function
+    ends, no process of the job is left. `launch` is that of the launcher's plug-in,
     unless another one is given.
     """
     limits = limits or Limits()
@@ -139,8 +140,11 @@ def _watch(
     while (code := handle.poll()) is None:
         beats = heartbeat.read(job.folder / "beats")
         ledger.moving(beats, job.processes)
-        if on_progress is not None:
-            on_progress(beats)
+        try:
+            if on_progress is not None:
+                on_progress(beats)
+        except GateRefused as refusal:
+            return _keep(Incident(job, beats, handle.log_tail(), refusal=str(refusal)), ledger)
         stall = watchdog.look(beats, time.monotonic())
         if stall is not None and not _is_ending(job, handle, beats):
             return _keep(Incident(job, beats, handle.log_tail(), stall), ledger)
@@ -180,6 +184,9 @@ def _fault(incident: Incident) -> Fault:
             step=stall.step,
             seconds_to_detect=stall.seconds,
         )
+    if incident.refusal:
+        step = max((beat.step for beat in incident.beats), default=None)
+        return Fault(kind="corruption", detail=incident.refusal, at=at, step=step)
     named = re.match(r"rank (\d+) ended", incident.log)
     rank = int(named[1]) if named else None
     beat = next((beat for beat in incident.beats if beat.rank == rank), None)
@@ -197,6 +204,8 @@ def _give_up(incident: Incident, ledger: Ledger) -> NoReturn:
     """Restarts are used up."""
     job, bundle, count = incident.job, ledger.bundles[-1], len(ledger.faults)
     stall = incident.stall
+    if incident.refusal:
+        raise JobFailed(f"{job.name} was ended {count} times; read {bundle}/summary.md. {incident.refusal}")
     if stall is None:
         raise JobFailed(
             f"{job.name} failed {count} times; read {bundle}/summary.md. Last log:\n{incident.log}"
