@@ -38,13 +38,15 @@ class Subject:
     """The validated checkpoint before, for gates that compare."""
 
 
-def judge(subject: Subject, gates: Mapping[str, Config]) -> list[Verdict]:
-    """Ask every gate, in the order given. A gate that breaks has refused: it could not vouch."""
+def judge(subject: Subject, gates: Mapping[str, Config], *, passes: int = logging.INFO) -> list[Verdict]:
+    """Ask every gate, in the order given. A gate that breaks has refused: it could not vouch.
+
+    `passes` is the level at which one that passes is told; a refusal is always an error.
+    """
     verdicts = [_ask(name, subject, config) for name, config in gates.items()]
     for verdict in verdicts:
-        level = logging.INFO if verdict.passed else logging.ERROR
         logger.log(
-            level,
+            passes if verdict.passed else logging.ERROR,
             "gate %s: %s: %s",
             verdict.gate,
             "pass" if verdict.passed else "FAIL",

@@ -37,12 +37,13 @@ def decide(
     shards: str | None = None,
     scratch: Path | None = None,
     figures: Mapping[str, Any] | None = None,
+    passes: int = logging.INFO,
 ) -> list[Verdict]:
     """Validate a committed checkpoint, or quarantine it and raise GateRefused with every figure."""
     manifest.refuse_unless_signed(url)  # an error, not a verdict: a wrong key would quarantine everything
     local = storage.fetch(shards, scratch) if shards else None
     subject = Subject(storage.fetch(url, scratch), shards=local, figures=figures or {}, previous=before(url))
-    verdicts = judge(subject, gates)
+    verdicts = judge(subject, gates, passes=passes)
     if all(verdict.passed for verdict in verdicts):
         state.validate(url, verdicts)
         return verdicts

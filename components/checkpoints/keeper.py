@@ -97,7 +97,7 @@ class Keeper:
         self.scratch.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.scratch) as copy:
             try:
-                decide(url, self.gates, scratch=Path(copy))
+                decide(url, self.gates, scratch=Path(copy), passes=logging.DEBUG)
             except GateRefused as refusal:
                 if is_rotten(refusal.verdicts):
                     logger.error(
@@ -106,5 +106,4 @@ class Keeper:
                 else:
                     self._refusal = refusal
                 return False
-        logger.info("%s is validated", url)
         return True
