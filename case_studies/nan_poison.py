@@ -226,9 +226,9 @@ def _with(
     line = progress(jobs[0], started)
     before = [point for point in line if point[0] <= seen]
     after = [point for point in line if point[0] > seen]
-    fault = fault.model_copy(
-        update={"step": STRIKES_AT, "seconds_to_detect": seen - _struck(jobs[0], started)}
-    )
+    told = fault.detail.replace(f"{checkpoints}/", "")
+    seconds = seen - _struck(jobs[0], started)
+    fault = fault.model_copy(update={"detail": told, "step": STRIKES_AT, "seconds_to_detect": seconds})
     numbers = {
         **_states(checkpoints),
         "step fallen back to": float(fell_back),
