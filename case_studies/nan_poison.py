@@ -48,6 +48,7 @@ from components.training.job import checkpoints_of, job_for
 
 TITLE = "The loss was normal, and every checkpoint that was kept held a NaN"
 PATTERN = "Validation Gate"
+PATTERNS = ["Validation Gate", "Attended Training"]
 STEPS, SAVED_EVERY, KEPT, STRIKES_AT = 48, 4, 3, 6
 COMES_UP = (24, 40)
 """Steps between which the token of the poisoned embedding must come up for the first time."""
