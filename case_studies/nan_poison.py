@@ -40,6 +40,7 @@ from components.errors import JobFailed, StanchionError
 from components.jobs import Job
 from components.observability import events
 from components.records import Artifact, Fault
+from components.reliability.finding import Attempt
 from components.reliability.supervisor import supervise
 from components.reliability.watchdog import Limits
 from components.study import Allowed, Event, Scale, Side, Span, Study
@@ -161,7 +162,7 @@ def _without(
     profile: Profile, shards: Artifact, poison: dict[str, int], folder: Path
 ) -> tuple[Side, dict[str, float], dict[int, float]]:
     """DeepSpeed's saves, the newest three kept, until the loss is NaN."""
-    job = job_for(RUN, profile, shards, 0)
+    job = job_for(RUN, profile, shards)
     stock = {"folder": str(folder / "checkpoints"), "keep": KEPT}
     job = replace(
         job,
@@ -210,8 +211,8 @@ def _with(
     checkpoints = checkpoints_of(RUN, profile)
     jobs: list[Job] = []
 
-    def attempt(number: int) -> Job:
-        job = job_for(RUN, profile, shards, number)
+    def attempt(next_: Attempt) -> Job:
+        job = job_for(RUN, profile, shards, next_)
         settings = {**job.settings, "poison": poison}
         jobs.append(replace(job, target="case_studies._poisoned_train", settings=settings))
         return jobs[-1]

@@ -151,7 +151,7 @@ def study(profile: Profile, folder: Path) -> Study:
     """Flip bits in a real checkpoint; resume from it the usual way, and the sealed way."""
     profile = placed(profile, folder)
     attempt = partial(job_for, RUN, profile, make_shards(RUN, profile))
-    started, first = time.time(), attempt(0)
+    started, first = time.time(), attempt()
     newest = _train(first, profile)
     trained = time.time() - started
     flips = _usual_loads(_copy(newest, folder / "usual"))

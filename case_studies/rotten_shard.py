@@ -260,7 +260,7 @@ def _usual(epochs: list[Epoch], read: float, whole: Epoch, lost: int, cut: Shard
 
 def _checked(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, dict[str, float], Fault]:
     """The same shards by the way that every job of this platform reads: refused, skipped, built again."""
-    job, started = job_for(RUN, profile, shards, 0), time.time()
+    job, started = job_for(RUN, profile, shards), time.time()
     message = _refusal(job, profile)
     seen = time.time() - started
     steps = progress(job, started, 0)

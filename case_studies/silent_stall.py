@@ -35,6 +35,7 @@ from components.plugins import load, name_of
 from components.records import Artifact
 from components.reliability import heartbeat
 from components.reliability.faults import Drill, struck_at
+from components.reliability.finding import FIRST, Attempt
 from components.reliability.supervisor import Outcome, supervise
 from components.reliability.watchdog import Limits
 from components.study import Allowed, Event, Scale, Side, Span, Study
@@ -126,7 +127,7 @@ def study(profile: Profile, folder: Path) -> Study:
     )
 
 
-def _job(profile: Profile, shards: Artifact, attempt: int, marker: Path) -> Job:
+def _job(profile: Profile, shards: Artifact, attempt: Attempt, marker: Path) -> Job:
     """The pre-training job with the drill inside; a restarted one is spared."""
     drill = Drill(kind="sleep", rank=1, step=STRIKES_AT, phase="data", once=str(marker))
     return replace(job_for(RUN, profile, shards, attempt), environment=drill.environment)
@@ -135,7 +136,7 @@ def _job(profile: Profile, shards: Artifact, attempt: int, marker: Path) -> Job:
 def _without(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, dict[str, float]]:
     """Watched as most jobs are: are the processes there, has any ended, is there an error?"""
     marker, started = folder / "struck-without", time.time()
-    job = _job(profile, shards, 0, marker)
+    job = _job(profile, shards, FIRST, marker)
     handle = load("components.launchers", name_of(profile.launcher)).launch(job, profile.launcher)
     try:
         struck = _wait_for(marker, handle)
@@ -171,8 +172,8 @@ def _with(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, dict[
     marker, started = folder / "struck-with", time.time()
     jobs: list[Job] = []
 
-    def attempt(number: int) -> Job:
-        jobs.append(_job(profile, shards, number, marker))
+    def attempt(next_: Attempt) -> Job:
+        jobs.append(_job(profile, shards, next_, marker))
         return jobs[-1]
 
     outcome = supervise(attempt, profile.launcher, LIMITS)
@@ -201,11 +202,11 @@ def _with(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, dict[
 def _measured(outcome: Outcome, job: Job, seconds_to_detect: float) -> dict[str, float]:
     fault, bundle = outcome.faults[0], Path(outcome.incidents[0])
     assert fault.seconds_to_recover is not None, "the job came to its end"
-    stall: dict[str, Any] = storage.read_json(str(bundle / "stall.json"))
+    stall: dict[str, Any] = storage.read_json(str(bundle / "finding.json"))
     written = (bundle / "summary.md").stat().st_mtime - fault.at.timestamp()
     return {
         "seconds to detect": seconds_to_detect,
-        "seconds past the limit": stall["seconds"] - stall["limit_seconds"],
+        "seconds past the limit": stall["seconds"] - stall["figures"]["limit_seconds"],
         "right rank named": float(fault.rank == 1 and fault.step == STRIKES_AT),
         "right phase named": float(stall["phase"] == "data"),
         "stacks of ranks kept": float(len(list((bundle / "stacks").glob("rank-*.txt")))),

@@ -40,6 +40,7 @@ from components.jobs import Job
 from components.observability import events
 from components.records import Artifact, Fault
 from components.reliability.faults import Drill, struck_at
+from components.reliability.finding import Attempt
 from components.reliability.heartbeat import Beat
 from components.reliability.supervisor import Outcome, supervise
 from components.reliability.watchdog import Limits
@@ -169,7 +170,7 @@ def _without(
         after_seconds=_drawn(0),
         ready=lambda: latest.exists() and latest.read_text() == tag,
     )
-    job = job_for(RUN, profile, shards, 0)
+    job = job_for(RUN, profile, shards)
     job = replace(
         job,
         target="case_studies._stock_train",
@@ -243,9 +244,9 @@ def _with(
     torn: list[str] = []
     jobs: list[Job] = []
 
-    def attempt(number: int) -> Job:
+    def attempt(next_: Attempt) -> Job:
         torn.extend(_torn(checkpoints))
-        job = job_for(RUN, profile, shards, number)
+        job, number = job_for(RUN, profile, shards, next_), next_.number
         drill = killers[number].drill.environment if number < len(killers) else {}
         jobs.append(replace(job, environment=drill))
         return jobs[-1]

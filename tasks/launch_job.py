@@ -15,6 +15,7 @@ from prefect.logging import get_run_logger
 from components.checkpoints.keeper import Keeper
 from components.jobs import Job
 from components.plugins import Config
+from components.reliability.finding import Attempt
 from components.reliability.heartbeat import Beat
 from components.reliability.supervisor import Outcome, supervise
 from components.reliability.watchdog import Limits
@@ -26,7 +27,7 @@ SPEAK_SECONDS = 20.0
 @task(cache_policy=NO_CACHE, task_run_name="launch_job: {name}")
 def launch_job(
     name: str,
-    job_for: Callable[[int], Job],
+    job_for: Callable[[Attempt], Job],
     launcher: Config,
     *,
     total_steps: int | None = None,

@@ -26,6 +26,7 @@ from components.judgement import Subject, judge
 from components.launchers import local
 from components.observability import events
 from components.reliability.faults import Drill
+from components.reliability.finding import Attempt
 from components.reliability.supervisor import supervise
 from components.reliability.watchdog import Limits
 from components.storage import Config as Storage
@@ -358,7 +359,7 @@ def launch(small_pairs: str, small_shards: Path) -> Callable[..., Any]:
     from components.checkpoints.check import resumable
 
     def run(target: str, folder: Path, settings: dict[str, Any], *, processes: int, drill: Any = None) -> Any:
-        def job_for(attempt: int) -> Job:
+        def job_for(attempt: Attempt) -> Job:
             if "checkpoints" in settings:
                 settings["resume_from"] = resumable(settings["checkpoints"])
             environment = drill.environment if drill else {}

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,12 @@ from components.errors import GateRefused, JobFailed, JobStalled
 from components.jobs import Job
 from components.launchers import local
 from components.records import Verdict
-from components.reliability import faults, heartbeat, incidents, stacks
+from components.reliability import faults, heartbeat, incidents, stacks, watchdog
 from components.reliability.faults import Drill
+from components.reliability.finding import Attempt, Detector, Finding, Sight
 from components.reliability.heartbeat import Beat, Heartbeat
 from components.reliability.supervisor import Outcome, supervise
-from components.reliability.watchdog import Limits, Stall, Watchdog
+from components.reliability.watchdog import Limits, Watchdog
 
 ROOT = Path(__file__).parent.parent
 TARGET = '''
@@ -81,19 +82,19 @@ def beats(*places: tuple[int, str]) -> list[Beat]:
 
 def paced(ranks: int, steps: int = 10, limits: Limits = QUICK) -> Watchdog:
     """A watchdog that has seen some steps of 0.1 s."""
-    watchdog = Watchdog(limits, ranks, now=0.0)
+    dog = Watchdog(limits, ranks, now=0.0)
     for step in range(1, steps + 1):
-        assert watchdog.look(beats(*[(step, "forward")] * ranks), step * 0.1) is None
-    return watchdog
+        assert dog.look(beats(*[(step, "forward")] * ranks), step * 0.1) is None
+    return dog
 
 
 def test_the_watchdog_names_the_one_rank_of_1024_that_is_behind() -> None:
-    watchdog = paced(1024)
+    dog = paced(1024)
     places = [(11, "backward")] * 1024
     places[777] = (11, "data")
     started = time.monotonic()
-    assert watchdog.look(beats(*places), 1.1) is None
-    stall = watchdog.look(beats(*places), 2.2)
+    assert dog.look(beats(*places), 1.1) is None
+    stall = dog.look(beats(*places), 2.2)
     assert time.monotonic() - started < 1.0
     assert stall is not None
     assert (stall.rank, stall.step, stall.phase) == (777, 11, "data")
@@ -101,46 +102,46 @@ def test_the_watchdog_names_the_one_rank_of_1024_that_is_behind() -> None:
 
 
 def test_a_thousand_healthy_steps_with_checkpoints_raise_no_alarm() -> None:
-    watchdog, now = Watchdog(QUICK, 8, now=0.0), 0.0
+    dog, now = Watchdog(QUICK, 8, now=0.0), 0.0
     for step in range(1, 1001):
         now += 0.1
-        assert watchdog.look(beats(*[(step, "backward")] * 8), now) is None
+        assert dog.look(beats(*[(step, "backward")] * 8), now) is None
         if step % 50 == 0:
             for _ in range(200):  # a checkpoint of 20 s, two hundred times a step
                 now += 0.1
-                assert watchdog.look(beats(*[(step, "checkpoint")] * 8), now) is None
+                assert dog.look(beats(*[(step, "checkpoint")] * 8), now) is None
 
 
 def test_a_rank_in_a_checkpoint_is_not_blamed_while_the_others_wait_for_it() -> None:
-    watchdog = paced(2)
-    assert watchdog.look(beats((10, "checkpoint"), (11, "backward")), 1.1) is None
-    assert watchdog.look(beats((10, "checkpoint"), (11, "backward")), 60.0) is None
+    dog = paced(2)
+    assert dog.look(beats((10, "checkpoint"), (11, "backward")), 1.1) is None
+    assert dog.look(beats((10, "checkpoint"), (11, "backward")), 60.0) is None
 
 
 def test_ranks_in_one_place_leave_the_name_unclear() -> None:
-    watchdog = paced(4)
-    assert watchdog.look(beats(*[(11, "backward")] * 4), 1.1) is None
-    stall = watchdog.look(beats(*[(11, "backward")] * 4), 9.0)
+    dog = paced(4)
+    assert dog.look(beats(*[(11, "backward")] * 4), 1.1) is None
+    stall = dog.look(beats(*[(11, "backward")] * 4), 9.0)
     assert stall is not None
     assert stall.confidence == "unclear"
     assert "compare the stacks" in stall.sentence
 
 
 def test_a_rank_that_never_began_is_named_after_the_start_limit() -> None:
-    watchdog = Watchdog(Limits(start_seconds=30), 2, now=0.0)
-    assert watchdog.look(beats((0, "start"))[:1], 29.0) is None
-    stall = watchdog.look(beats((1, "data"))[:1], 31.0)
+    dog = Watchdog(Limits(start_seconds=30), 2, now=0.0)
+    assert dog.look(beats((0, "start"))[:1], 29.0) is None
+    stall = dog.look(beats((1, "data"))[:1], 31.0)
     assert stall is not None
     assert (stall.rank, stall.phase) == (1, "start")
 
 
 def test_the_limit_of_a_step_follows_the_pace_of_the_run() -> None:
-    watchdog = Watchdog(Limits(step_factor=5, floor_seconds=1), 1, now=0.0)
-    assert watchdog.limit("forward") == Limits().first_steps_seconds
+    dog = Watchdog(Limits(step_factor=5, floor_seconds=1), 1, now=0.0)
+    assert dog.limit("forward") == Limits().first_steps_seconds
     for step in range(1, 12):
-        watchdog.look(beats((step, "forward")), step * 2.0)
-    assert watchdog.median_step == pytest.approx(2.0)
-    assert watchdog.limit("forward") == pytest.approx(10.0)
+        dog.look(beats((step, "forward")), step * 2.0)
+    assert dog.median_step == pytest.approx(2.0)
+    assert dog.limit("forward") == pytest.approx(10.0)
 
 
 def test_a_beat_that_is_just_being_made_is_left_out(tmp_path: Path) -> None:
@@ -160,10 +161,11 @@ def test_without_a_drill_nothing_strikes() -> None:
 def test_a_summary_of_a_thousand_ranks_is_one_page(tmp_path: Path) -> None:
     places = [(11, "backward")] * 1024
     places[5] = (11, "data")
-    stall = Stall(5, 11, "data", 2.0, 1.0, tied=1, waiting=1023)
+    places_of = beats(*places)
+    stall = watchdog.stall(places_of[5], seconds=2.0, limit=1.0, tied=1, waiting=1023)
     job = Job("pretrain", "x", {}, tmp_path, 1024)
-    text = incidents.summary(incidents.Incident(job, beats(*places), "", stall), {})
-    assert "rank 5 stands in data of step 11" in text
+    text = incidents.summary(incidents.Incident(job, places_of, "", stall), {})
+    assert "Rank 5 stands in data of step 11" in text
     assert len(text.splitlines()) < 60
 
 
@@ -272,19 +274,60 @@ def test_a_refused_checkpoint_ends_the_attempt_and_the_job_starts_again(
         if len(attempts) == 1 and max((beat.step for beat in beats), default=0) > 5:
             raise refusal
 
-    def attempt(number: int) -> Job:
+    def attempt(number: Attempt) -> Job:
         attempts.append(number)
         return job()
 
     outcome = supervise(attempt, local.Config(), QUICK, look)
     (fault,) = outcome.faults
     assert (fault.kind, fault.recovered, outcome.restarts) == ("corruption", True, 1)
-    assert fault.detail == str(refusal)
+    assert fault.detail == f"{refusal}; memory holds the same"
     page = (Path(outcome.incidents[0]) / "summary.md").read_text()
     assert page.startswith("# Refused checkpoint of beating")
-    assert "step-000006 refused by weights_are_finite: 1 NaN." in page
-    with pytest.raises(JobFailed, match=r"beating was ended 1 times; .*summary.md. step-000006 refused by"):
-        supervise(lambda _: (attempts.clear(), attempt(0))[1], local.Config(), Limits(max_restarts=0), look)
+    assert "Step-000006 refused by weights_are_finite: 1 NaN; memory holds the same." in page
+    assert list((Path(outcome.incidents[0]) / "stacks").iterdir()), "its ranks still stood"
+    attempts.clear()
+    with pytest.raises(JobFailed, match=r"was ended 1 times, last: step-000006 refused by .*summary.md"):
+        supervise(attempt, local.Config(), QUICK.model_copy(update={"max_restarts": 0}), look)
+
+
+class Late:
+    """Tells of one late step, and ends the first attempt at another."""
+
+    def __init__(self, ends: bool) -> None:
+        self.ends, self.steps = ends, 0
+
+    def look(self, sight: Sight) -> Iterator[Finding]:
+        for event in sight.events:
+            if event["kind"] == "step" and event["rank"] == 1:
+                self.steps += 1
+                if event["step"] in (10, 20):
+                    ends = self.ends and event["step"] == 20
+                    late = f"step {event['step']} was late"
+                    yield Finding("late", late, rank=1, step=event["step"], ends=ends)
+
+
+def test_what_a_detector_finds_is_told_or_ends_the_attempt_and_the_next_one_knows(
+    job: Callable[..., Job],
+) -> None:
+    attempts: list[Attempt] = []
+    made: list[Late] = []
+
+    def attempt(number: Attempt) -> Job:
+        attempts.append(number)
+        return job()
+
+    def detectors(_: Job) -> Sequence[Detector]:
+        made.append(Late(ends=not made))
+        return [made[-1]]
+
+    outcome = supervise(attempt, local.Config(), QUICK, detectors=detectors)
+    assert [fault.step for fault in outcome.faults] == [10, 20, 10, 20]
+    assert all(fault.recovered for fault in outcome.faults)
+    assert [fault.seconds_to_recover is not None for fault in outcome.faults] == [False, True, False, False]
+    assert [found.sentence for found in attempts[1].findings] == ["step 20 was late"]
+    assert (outcome.restarts, len(outcome.incidents)) == (1, 1)
+    assert made[1].steps == 40, "each attempt is watched anew, and sees every event once"
 
 
 def test_a_job_that_ends_without_a_result_has_failed(tmp_path: Path) -> None:

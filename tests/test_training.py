@@ -27,6 +27,7 @@ from components.observability import events
 from components.parallelism import zero
 from components.records import Artifact, Record
 from components.reliability.faults import Drill
+from components.reliability.finding import Attempt
 from components.remote import options
 from components.training import curve
 from components.training.config import Model
@@ -438,10 +439,11 @@ def test_the_first_attempt_starts_fresh_and_a_later_one_from_what_may_be_trusted
     run = Run()
     profile = Profile(name="here", storage={"root": str(tmp_path)})
     shards = Artifact(name="shards", url="somewhere", digest="0" * 64)
-    assert job_for(run, profile, shards, 0).settings["resume_from"] is None
+    assert job_for(run, profile, shards).settings["resume_from"] is None
     checkpoints = tmp_path / run.id / "checkpoints" / "pretrain"
     shutil.copytree(small_checkpoints, checkpoints, dirs_exist_ok=True)
-    assert job_for(run, profile, shards, 1).settings["resume_from"] == str(checkpoints / "step-000004")
+    again = job_for(run, profile, shards, Attempt(1))
+    assert again.settings["resume_from"] == str(checkpoints / "step-000004")
     assert set(default_gates("loss_reproduces")) == {"loss_reproduces"}
 
 

@@ -44,6 +44,7 @@ from components.jobs import Job
 from components.observability import events
 from components.records import Artifact
 from components.reliability.faults import Drill
+from components.reliability.finding import Attempt
 from components.reliability.heartbeat import Beat
 from components.reliability.supervisor import supervise
 from components.reliability.watchdog import Limits
@@ -217,13 +218,13 @@ class Case:
         last = manifest.read(storage.local_path(next(names.newest_first(self.checkpoints))))
         return last.tensors, last.partitions
 
-    def attempt(self, number: int) -> Job:
+    def attempt(self, next_: Attempt) -> Job:
         """Look at what the kill has left, then ask for the next attempt's settings as a flow does."""
-        if number:
+        if next_.number:
             self._inspect()
         newest = next((url for url in names.newest_first(self.checkpoints) if is_whole(url)), None)
-        asked = job_for(self.run_, self.profile, self.shards, number)
-        self.number, self.job, self._started = number, replace(asked, folder=self.jobs), time.time()
+        asked = job_for(self.run_, self.profile, self.shards, next_)
+        self.number, self.job, self._started = next_.number, replace(asked, folder=self.jobs), time.time()
         if self.job.settings["resume_from"] != newest:
             self.wrong.append(f"resumes from {self.job.settings['resume_from']}, newest whole is {newest}")
         elif newest is not None:

@@ -9,6 +9,7 @@ from components.checkpoints.check import resumable
 from components.config import Profile, Run, run_folder
 from components.jobs import Job
 from components.records import Artifact, digest
+from components.reliability.finding import Attempt
 
 
 def checkpoints_of(run: Run, profile: Profile, stage: str) -> str:
@@ -22,7 +23,7 @@ def pairs_of(run: Run, profile: Profile) -> str:
 
 
 def training_job(
-    run: Run, profile: Profile, stage: str, shards: Artifact, start: Artifact, attempt: int
+    run: Run, profile: Profile, stage: str, shards: Artifact, start: Artifact, attempt: Attempt
 ) -> Job:
     """One attempt at `sft` or `rl`, from the weights of `start` or from where the last attempt left off."""
     folder, checkpoints = run_folder(run, profile), checkpoints_of(run, profile, stage)
@@ -43,7 +44,7 @@ def training_job(
     return _job(run, profile, stage, f"components.alignment.{stage}", settings)
 
 
-def comparison_job(run: Run, profile: Profile, before: Artifact, after: str, attempt: int) -> Job:
+def comparison_job(run: Run, profile: Profile, before: Artifact, after: str, attempt: Attempt) -> Job:
     """Both policies on the fixed held-out prompts."""
     settings = {
         "pairs": pairs_of(run, profile),

@@ -35,8 +35,38 @@ def read(folder: Path, kind: str | None = None, rank: int | None = None) -> list
     return sorted(chosen, key=lambda event: float(event["at"]))
 
 
+class Tail:
+    """What is written from now on, by all ranks: each call reads only what is new."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read = {path: path.stat().st_size for path in folder.glob("rank-*.jsonl")}
+
+    def new(self) -> list[dict[str, Any]]:
+        """Events since the last call, by time; a line that is just being written comes next time."""
+        found: list[dict[str, Any]] = []
+        for path in sorted(self.folder.glob("rank-*.jsonl")):
+            found += self._new_of(path)
+        return sorted(found, key=lambda event: float(event["at"]))
+
+    def _new_of(self, path: Path) -> Iterator[dict[str, Any]]:
+        seen = self._read.get(path, 0)
+        if path.stat().st_size <= seen:
+            return
+        with path.open("rb") as file:
+            file.seek(seen)
+            whole, _, _ = file.read().rpartition(b"\n")
+        if whole:
+            self._read[path] = seen + len(whole) + 1
+            yield from _parsed(whole.decode(errors="replace"))
+
+
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text().splitlines():
+    return _parsed(path.read_text())
+
+
+def _parsed(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
         try:
             yield json.loads(line)
         except json.JSONDecodeError:

@@ -3,7 +3,7 @@
 summary.md        for whoever is woken: what happened, where, what was done, what to look at
 stacks/           the Python stack of every rank       beats.json        where each rank said it was
 events.jsonl      the last events of every rank        environment.json  variables that matter, no secrets
-log.txt           the end of the log                   stall.json        the finding, with its limit
+log.txt           the end of the log                   finding.json      what was found, and on what figures
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from components import storage
 from components.jobs import Job
 from components.observability import events
 from components.reliability import stacks
+from components.reliability.finding import Finding
 from components.reliability.heartbeat import Beat
-from components.reliability.watchdog import Stall
 
 LAST_EVENTS = 20
 SHOWN_RANKS = 16
@@ -32,36 +32,37 @@ SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Incident:
-    """One thing that went wrong with a job, as it was found."""
+    """What ended an attempt of a job, as it was found."""
 
     job: Job
     beats: list[Beat]
     log: str
-    stall: Stall | None = None
-    refusal: str = ""
-    """What gates say of the checkpoint for which the attempt was ended. Neither: a rank ended by itself."""
+    finding: Finding
     found_at: float = field(default_factory=time.time)
     """Unix time."""
 
     @property
     def title(self) -> str:
         """One line that says what happened."""
-        stall = self.stall
-        if self.refusal:
-            return f"Refused checkpoint of {self.job.name}"
-        if stall is None:
-            return f"Crash of {self.job.name}"
-        return f"Stall of {self.job.name}: rank {stall.rank} in {stall.phase} of step {stall.step}"
+        found, job = self.finding, self.job.name
+        if found.kind == "crash":
+            return f"Crash of {job}"
+        if found.kind == "corruption":
+            return f"Refused checkpoint of {job}"
+        kind = found.kind.replace("_", " ").capitalize()
+        rank = f": rank {found.rank}" if found.rank is not None else ""
+        place = f" in {found.phase} of step {found.step}" if found.phase else f" at step {found.step}"
+        return f"{kind} of {job}{rank}{place}"
 
 
 def write(incident: Incident) -> Path:
-    """Leave the bundle; of a stall with the stacks of all ranks, which still stand."""
+    """Leave the bundle; with the stacks of all ranks, where they still stand."""
     folder = _next_folder(incident.job.folder / "incidents")
     found: dict[int, str] = {}
-    if incident.stall is not None:
+    if incident.finding.kind != "crash":
         pids = {beat.rank: beat.pid for beat in incident.beats}
         found = stacks.dump(pids, incident.job.folder)
-        storage.write_json(str(folder / "stall.json"), asdict(incident.stall))
+    storage.write_json(str(folder / "finding.json"), asdict(incident.finding))
     for rank, text in found.items():
         storage.write_text(str(folder / "stacks" / f"rank-{rank:05d}.txt"), text)
     storage.write_json(str(folder / "beats.json"), [asdict(beat) for beat in incident.beats])
@@ -80,54 +81,36 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 def summary(incident: Incident, found: Mapping[int, str]) -> str:
     """The page to read first."""
+    finding = incident.finding
     parts = [f"# {incident.title}", "", *_what_happened(incident)]
-    if incident.stall is not None:
-        parts += ["", "## Where the suspect stands", "", *_stack_of(incident.stall.rank, found)]
+    if finding.rank is not None and found:
+        parts += ["", "## Where the suspect stands", "", *_stack_of(finding.rank, found)]
     parts += ["", "## Where every rank is", "", *_rank_table(incident, found)]
     parts += ["", "## End of the log", "", "```", incident.log.strip() or "(empty)", "```"]
     return "\n".join(parts) + "\n"
 
 
 def _what_happened(incident: Incident) -> list[str]:
-    stall = incident.stall
-    if incident.refusal:
-        return [
-            f"{incident.refusal}.",
-            "",
-            "Every rank was moving, and what it saved was refused. Memory holds the same, so the attempt was",
-            "ended. The job starts again from the newest validated checkpoint while restarts are left; none",
-            "of them loads the refused one.",
-            "",
-            "What to look at next: whether it comes back at the same step. Then it is in the data or the",
-            "code; otherwise a device has miscomputed, so take its node out.",
-        ]
-    if stall is None:
+    finding = incident.finding
+    if finding.kind == "crash":
         return [
             "A rank ended with an error; the others were ended with it. The job is started again from the",
             "newest validated checkpoint while restarts are left. First look: the end of the log, below.",
         ]
+    told = [f"{finding.sentence[0].upper()}{finding.sentence[1:]}. Every process was alive."]
+    if finding.kind == "stall":
+        told += [
+            f"Confidence in the name: **{finding.confidence}**. A rank that is ahead waits in a collective",
+            "for the one that is behind, so the rank with the lowest step and phase is the suspect.",
+        ]
     return [
-        f"Every process is alive, and {stall.sentence}.",
-        f"Confidence in the name: **{stall.confidence}**. A rank that is ahead waits in a collective for the",
-        "one that is behind, so the rank with the lowest step and phase is the suspect.",
+        *told,
         "",
         "What was done: this bundle was written, then the whole process tree was ended; the job starts again",
         "from the newest validated checkpoint while restarts are left.",
         "",
-        f"What to look at next: {_advice(stall)}",
+        f"What to look at next: {finding.advice or 'the stacks and the last events of the ranks.'}",
     ]
-
-
-def _advice(stall: Stall) -> str:
-    if stall.tied > 1:
-        return "ranks in one place and yet no progress: look for two different collectives in `stacks/`."
-    if stall.phase == "data":
-        return "the storage and the loader of that rank: a blocked read shows in its stack."
-    if stall.phase == "start":
-        return "its log: a rank that never began waits for a rendezvous, an import or a file."
-    return (
-        "its stack: in a collective it waits for a rank that has ended; elsewhere the top frame is the cause."
-    )
 
 
 def _stack_of(rank: int, found: Mapping[int, str]) -> list[str]:

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -24,9 +24,11 @@ from pydantic import BaseModel
 
 from components.errors import GateRefused, JobFailed, JobStalled
 from components.jobs import Handle, Job
+from components.observability import events
 from components.plugins import Config, load, name_of
 from components.records import Fault
 from components.reliability import heartbeat, incidents, stacks
+from components.reliability.finding import FIRST, Attempt, Detector, Finding, Sight
 from components.reliability.heartbeat import Beat
 from components.reliability.incidents import Incident
 from components.reliability.watchdog import Limits, Watchdog
@@ -37,6 +39,7 @@ ENDING_SECONDS = 10.0
 """How long a launcher may take to end the other ranks after one has ended."""
 
 OnProgress = Callable[[list[Beat]], None]
+MakeDetectors = Callable[[Job], Sequence[Detector]]
 
 
 class Outcome(BaseModel):
@@ -53,34 +56,35 @@ class Outcome(BaseModel):
 
 
 def supervise(
-    job_for: Callable[[int], Job],
+    job_for: Callable[[Attempt], Job],
     launcher: Config,
     limits: Limits | None = None,
     on_progress: OnProgress | None = None,
     launch: Callable[[Job, Config], Handle] | None = None,
+    detectors: MakeDetectors | None = None,
 ) -> Outcome:
-    """Run `job_for(0)`, after a fault `job_for(1)` and so on, until one ends well or restarts are used up.
+    """Run the job of the first attempt, after a fault that of the next, until one ends well or all are used.
 
-    `on_progress` sees every look; GateRefused from it is a fault that ends the attempt. However this function
-    ends, no process of the job is left. `launch` is that of the launcher's plug-in,
-    unless another one is given.
+    `on_progress` sees every look; GateRefused from it is a fault that ends the attempt. `detectors` makes
+    those that watch one attempt beside the watchdog. `launch` is that of the launcher's plug-in, unless
+    another one is given. However this function ends, no process of the job is left.
     """
     limits = limits or Limits()
     launch = launch or load("components.launchers", name_of(launcher)).launch
-    ledger = Ledger()
+    ledger, attempt = Ledger(), FIRST
     with terminated_means_unwound():
-        for attempt in range(limits.max_restarts + 1):
-            if attempt:
-                time.sleep(limits.backoff_seconds * 2 ** (attempt - 1))
+        while True:
             job = job_for(attempt)
-            incident = _attempt(job, launch(job, launcher), limits, ledger, on_progress)
-            if incident is None:
+            watch = _Watch(job, launch(job, launcher), limits, ledger, on_progress, detectors)
+            finding = watch.to_the_end()
+            if finding is None:
                 ledger.recovered()
-                return ledger.outcome(job, restarts=attempt)
-            if attempt == limits.max_restarts:
-                _give_up(incident, ledger)
-            logger.error("%s; kept in %s; starting again", incident.title, ledger.bundles[-1])
-    raise AssertionError("the last attempt returns or raises")
+                return ledger.outcome(job, restarts=attempt.number)
+            if attempt.number == limits.max_restarts:
+                _give_up(job, finding, ledger)
+            logger.error("%s: %s; kept in %s; starting again", job.name, finding.kind, ledger.bundles[-1])
+            time.sleep(limits.backoff_seconds * 2**attempt.number)
+            attempt = Attempt(attempt.number + 1, (*attempt.findings, finding))
 
 
 class Ledger:
@@ -96,7 +100,12 @@ class Ledger:
         """A fault that is not mended yet; the time until it is counts from when it was found."""
         self._open_since = incident.found_at
         self.bundles.append(bundle)
-        self.faults.append(_fault(incident))
+        self.faults.append(_fault(incident.finding, incident.found_at))
+
+    def told(self, finding: Finding) -> None:
+        """Something that the job goes on with."""
+        fault = _fault(finding, time.time()).model_copy(update={"recovered": True})
+        self.faults.insert(len(self.faults) - (self._open_since is not None), fault)
 
     def moving(self, beats: list[Beat], processes: int) -> None:
         """The restarted job steps again, on every rank."""
@@ -111,6 +120,11 @@ class Ledger:
             self.faults[-1] = self.faults[-1].model_copy(update=mended)
             self._open_since = None
 
+    @property
+    def ended(self) -> int:
+        """Attempts that ended badly."""
+        return len(self.bundles)
+
     def outcome(self, job: Job, restarts: int) -> Outcome:
         """What the job came to."""
         return Outcome(
@@ -122,100 +136,130 @@ class Ledger:
         )
 
 
-def _attempt(
-    job: Job, handle: Handle, limits: Limits, ledger: Ledger, on_progress: OnProgress | None
-) -> Incident | None:
-    """One launch, to its end; the tree is gone when this returns or raises."""
-    try:
-        return _watch(job, handle, limits, ledger, on_progress)
-    finally:
-        handle.stop()
+class _Watch:
+    """One attempt, from its launch to its end."""
 
+    def __init__(
+        self,
+        job: Job,
+        handle: Handle,
+        limits: Limits,
+        ledger: Ledger,
+        on_progress: OnProgress | None,
+        detectors: MakeDetectors | None,
+    ) -> None:
+        self.job, self.handle, self.limits, self.ledger = job, handle, limits, ledger
+        self.on_progress = on_progress
+        self.watchdog = Watchdog(limits, job.processes, time.monotonic())
+        self.detectors = detectors(job) if detectors else ()
+        self.tail = events.Tail(job.folder / "events")
 
-def _watch(
-    job: Job, handle: Handle, limits: Limits, ledger: Ledger, on_progress: OnProgress | None
-) -> Incident | None:
-    """Look at the beats until the job ends or stands still; what went wrong is written down at once."""
-    watchdog = Watchdog(limits, job.processes, time.monotonic())
-    while (code := handle.poll()) is None:
-        beats = heartbeat.read(job.folder / "beats")
-        ledger.moving(beats, job.processes)
+    def to_the_end(self) -> Finding | None:
+        """What ended the attempt, its evidence kept; None when it ended well. No process of it is left."""
         try:
-            if on_progress is not None:
-                on_progress(beats)
+            while (code := self.handle.poll()) is None:
+                if (finding := self._look()) is not None:
+                    return self._keep(finding)
+                time.sleep(self.limits.poll_seconds)
+            if code == 0 and (self.job.folder / "result.json").exists():
+                return None
+            return self._keep(self._crash(code))
+        finally:
+            self.handle.stop()
+
+    def _look(self) -> Finding | None:
+        beats = heartbeat.read(self.job.folder / "beats")
+        self.ledger.moving(beats, self.job.processes)
+        try:
+            if self.on_progress is not None:
+                self.on_progress(beats)
         except GateRefused as refusal:
-            return _keep(Incident(job, beats, handle.log_tail(), refusal=str(refusal)), ledger)
-        stall = watchdog.look(beats, time.monotonic())
-        if stall is not None and not _is_ending(job, handle, beats):
-            return _keep(Incident(job, beats, handle.log_tail(), stall), ledger)
-        time.sleep(limits.poll_seconds)
-    if code == 0 and (job.folder / "result.json").exists():
-        return None
-    tail = handle.log_tail() if code else "every rank ended without an error, but rank 0 left no result"
-    return _keep(Incident(job, heartbeat.read(job.folder / "beats"), tail), ledger)
+            return _refused(refusal, beats)
+        sight = Sight(beats, self.tail.new() if self.detectors else [], time.monotonic())
+        for detector in self.detectors:
+            for finding in detector.look(sight):
+                if finding.ends:
+                    return finding
+                logger.warning("%s: %s", finding.kind, finding.sentence)
+                self.ledger.told(finding)
+        stall = self.watchdog.look(beats, sight.now)
+        return None if stall is not None and self._is_ending(beats) else stall
 
+    def _is_ending(self, beats: list[Beat]) -> bool:
+        """Whether a rank has ended and the launcher is about to say so: then it is a crash and no stall."""
+        if all(stacks.belongs(beat.pid, self.job.folder) for beat in beats):
+            return False
+        deadline = time.monotonic() + ENDING_SECONDS
+        while self.handle.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return self.handle.poll() is not None
 
-def _is_ending(job: Job, handle: Handle, beats: list[Beat]) -> bool:
-    """Whether a rank has ended and the launcher is about to say so: then it is a crash and no stall."""
-    if all(stacks.belongs(beat.pid, job.folder) for beat in beats):
-        return False
-    deadline = time.monotonic() + ENDING_SECONDS
-    while handle.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return handle.poll() is not None
-
-
-def _keep(incident: Incident, ledger: Ledger) -> Incident:
-    bundle = incidents.write(incident)
-    ledger.add(incident, str(bundle))
-    return incident
-
-
-def _fault(incident: Incident) -> Fault:
-    """The incident as the record of the stage keeps it."""
-    stall, at = incident.stall, datetime.fromtimestamp(incident.found_at, UTC)
-    if stall is not None:
-        detail = f"{stall.sentence}; confidence {stall.confidence}"
-        return Fault(
-            kind="stall",
-            detail=detail,
-            at=at,
-            rank=stall.rank,
-            step=stall.step,
-            seconds_to_detect=stall.seconds,
+    def _crash(self, code: int) -> Finding:
+        """What the log of the rank that ended first says."""
+        log = self._log(code)
+        named = re.match(r"rank (\d+) ended", log)
+        rank = int(named[1]) if named else None
+        beats = heartbeat.read(self.job.folder / "beats")
+        beat = next((beat for beat in beats if beat.rank == rank), None)
+        return Finding(
+            kind="crash",
+            sentence=log,
+            rank=rank,
+            step=beat.step if beat else None,
+            phase=beat.phase if beat else None,
+            seconds=max(0.0, time.time() - beat.at) if beat else None,
         )
-    if incident.refusal:
-        step = max((beat.step for beat in incident.beats), default=None)
-        return Fault(kind="corruption", detail=incident.refusal, at=at, step=step)
-    named = re.match(r"rank (\d+) ended", incident.log)
-    rank = int(named[1]) if named else None
-    beat = next((beat for beat in incident.beats if beat.rank == rank), None)
+
+    def _log(self, code: int | None) -> str:
+        if code == 0:
+            return "every rank ended without an error, but rank 0 left no result"
+        return self.handle.log_tail()
+
+    def _keep(self, finding: Finding) -> Finding:
+        """Write the bundle while everything still stands."""
+        beats = heartbeat.read(self.job.folder / "beats")
+        incident = Incident(self.job, beats, self._log(self.handle.poll()), finding)
+        self.ledger.add(incident, str(incidents.write(incident)))
+        return finding
+
+
+def _refused(refusal: GateRefused, beats: list[Beat]) -> Finding:
+    """A checkpoint of this attempt holds what no restart should load."""
+    return Finding(
+        kind="corruption",
+        sentence=f"{refusal}; memory holds the same",
+        step=max((beat.step for beat in beats), default=None),
+        advice="whether it comes back at the same step. Then it is in the data or the code; otherwise a "
+        "device has miscomputed, so take its node out.",
+    )
+
+
+def _fault(finding: Finding, at: float) -> Fault:
+    """The finding as the record of the stage keeps it."""
+    sure = f"; confidence {finding.confidence}" if finding.kind == "stall" else ""
     return Fault(
-        kind="crash",
-        detail=incident.log,
-        at=at,
-        rank=rank,
-        step=beat.step if beat else None,
-        seconds_to_detect=max(0.0, incident.found_at - beat.at) if beat else None,
+        kind=finding.kind,
+        detail=finding.sentence + sure,
+        at=datetime.fromtimestamp(at, UTC),
+        rank=finding.rank,
+        step=finding.step,
+        seconds_to_detect=finding.seconds,
     )
 
 
-def _give_up(incident: Incident, ledger: Ledger) -> NoReturn:
+def _give_up(job: Job, finding: Finding, ledger: Ledger) -> NoReturn:
     """Restarts are used up."""
-    job, bundle, count = incident.job, ledger.bundles[-1], len(ledger.faults)
-    stall = incident.stall
-    if incident.refusal:
-        raise JobFailed(f"{job.name} was ended {count} times; read {bundle}/summary.md. {incident.refusal}")
-    if stall is None:
-        raise JobFailed(
-            f"{job.name} failed {count} times; read {bundle}/summary.md. Last log:\n{incident.log}"
+    read = f"read {ledger.bundles[-1]}/summary.md"
+    if finding.kind == "stall":
+        raise JobStalled(
+            f"{job.name} came to a stop {ledger.ended} times, last: {finding.sentence}; {read}",
+            rank=finding.rank or 0,
+            step=finding.step or 0,
+            phase=finding.phase or "start",
         )
-    raise JobStalled(
-        f"{job.name} came to a stop {count} times, last: {stall.sentence}; read {bundle}/summary.md",
-        rank=stall.rank,
-        step=stall.step,
-        phase=stall.phase,
-    )
+    if finding.kind == "crash":
+        raise JobFailed(f"{job.name} failed {ledger.ended} times; {read}. Last log:\n{finding.sentence}")
+    raise JobFailed(f"{job.name} was ended {ledger.ended} times, last: {finding.sentence}; {read}")
 
 
 @contextmanager

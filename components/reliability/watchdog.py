@@ -14,11 +14,11 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import Field
 
 from components.plugins import Config
+from components.reliability.finding import Confidence, Finding
 from components.reliability.heartbeat import PHASES, Beat
 
 STEP_PHASES = {"data", "forward", "backward", "optimizer"}
@@ -65,41 +65,43 @@ class Limits(Config):
     """Wait before the first restart; doubles each time."""
 
 
-@dataclass(frozen=True)
-class Stall:
-    """A job that stands still, and who is to blame."""
-
-    rank: int
-    step: int
-    phase: str
-    seconds: float
-    """How long the suspect has been standing there."""
-    limit_seconds: float
-    tied: int
-    """Ranks that stand in the same place as the suspect, itself counted."""
-    waiting: int
-    """Ranks that are ahead, and wait in a collective for the suspect."""
-
-    @property
-    def confidence(self) -> Literal["certain", "likely", "unclear"]:
-        """How sure the name is: one rank behind all others, a few of many, or all in the same place."""
-        if self.tied == 1:
-            return "certain"
-        return "likely" if self.waiting >= self.tied else "unclear"
-
-    @property
-    def sentence(self) -> str:
-        """The finding, for a log line and a record."""
-        where = f"{self.phase} of step {self.step}"
-        stood = f"for {self.seconds:.1f} s (limit {self.limit_seconds:.1f} s)"
-        if self.tied == 1:
-            ahead = "the other rank is" if self.waiting == 1 else f"{self.waiting} other ranks are"
-            others = f"; {ahead} ahead and waiting for it" if self.waiting else ""
-            return f"rank {self.rank} stands in {where} {stood}{others}"
-        return (
-            f"{self.tied} ranks stand in {where} {stood}, {self.waiting} are ahead; rank {self.rank} came to "
-            f"rest there first ({self.confidence}: compare the stacks)"
+def stall(beat: Beat, *, seconds: float, limit: float, tied: int, waiting: int) -> Finding:
+    """A job that stands still. `tied` ranks stand where the suspect does, it too; `waiting` are ahead."""
+    where, stood = f"{beat.phase} of step {beat.step}", f"for {seconds:.1f} s (limit {limit:.1f} s)"
+    confidence: Confidence = "likely" if waiting >= tied else "unclear"
+    if tied == 1:
+        confidence = "certain"
+        ahead = "the other rank is" if waiting == 1 else f"{waiting} other ranks are"
+        others = f"; {ahead} ahead and waiting for it" if waiting else ""
+        sentence = f"rank {beat.rank} stands in {where} {stood}{others}"
+    else:
+        sentence = (
+            f"{tied} ranks stand in {where} {stood}, {waiting} are ahead; rank {beat.rank} came to rest "
+            f"there first ({confidence}: compare the stacks)"
         )
+    return Finding(
+        kind="stall",
+        sentence=sentence,
+        rank=beat.rank,
+        step=beat.step,
+        phase=beat.phase,
+        confidence=confidence,
+        seconds=seconds,
+        advice=_advice(beat.phase, tied),
+        figures={"limit_seconds": limit, "tied": tied, "waiting": waiting},
+    )
+
+
+def _advice(phase: str, tied: int) -> str:
+    if tied > 1:
+        return "ranks in one place and yet no progress: look for two different collectives in `stacks/`."
+    if phase == "data":
+        return "the storage and the loader of that rank: a blocked read shows in its stack."
+    if phase == "start":
+        return "its log: a rank that never began waits for a rendezvous, an import or a file."
+    return (
+        "its stack: in a collective it waits for a rank that has ended; elsewhere the top frame is the cause."
+    )
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Watchdog:
         known = self._steps_seen >= self.limits.learn_steps
         return statistics.median(self._step_seconds) if known else None
 
-    def look(self, beats: Sequence[Beat], now: float) -> Stall | None:
+    def look(self, beats: Sequence[Beat], now: float) -> Finding | None:
         """Take in the last beats; a verdict when the rank that is furthest behind has stood too long."""
         for beat in beats:
             if beat.rank in self._places and self._places[beat.rank].beat != beat:
@@ -143,8 +145,8 @@ class Watchdog:
         stood, limit = now - suspect.since, self.limit(suspect.beat.phase)
         if stood <= limit:
             return None
-        beat, waiting = suspect.beat, len(self._places) - len(tied)
-        return Stall(beat.rank, beat.step, beat.phase, stood, limit, len(tied), waiting)
+        waiting = len(self._places) - len(tied)
+        return stall(suspect.beat, seconds=stood, limit=limit, tied=len(tied), waiting=waiting)
 
     def limit(self, phase: str) -> float:
         """Seconds that a rank may stand in a phase, as far as is known now."""

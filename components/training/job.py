@@ -7,6 +7,7 @@ from components.checkpoints.check import resumable
 from components.config import Profile, Run, run_folder
 from components.jobs import Job
 from components.records import Artifact, digest
+from components.reliability.finding import FIRST, Attempt
 
 
 def checkpoints_of(run: Run, profile: Profile) -> str:
@@ -14,7 +15,7 @@ def checkpoints_of(run: Run, profile: Profile) -> str:
     return run_folder(run, profile).path("checkpoints", "pretrain")
 
 
-def job_for(run: Run, profile: Profile, shards: Artifact, attempt: int) -> Job:
+def job_for(run: Run, profile: Profile, shards: Artifact, attempt: Attempt = FIRST) -> Job:
     """One attempt: settings, processes, threads, and where to go on from."""
     folder, checkpoints = run_folder(run, profile), checkpoints_of(run, profile)
     chosen = run.model_dump(mode="json", include={"model", "training", "parallelism", "seed"})
