@@ -27,6 +27,7 @@ from components.data.tokenizer import Config as Tokenizer
 from components.errors import ConfigError
 from components.plugins import Config, ManyOf, OneOf, load, name_of
 from components.records import RunFolder, digest
+from components.reliability.config import Reliability
 from components.serving.config import Serving
 from components.storage import Config as Storage
 from components.training.config import Model, Training
@@ -190,6 +191,7 @@ class Profile(Config):
     devices: Devices = Devices()
     sharding: Sharding = Sharding()
     storage: Storage = Storage()
+    reliability: Reliability = Reliability()
     retention: Retention = Retention()
     secrets: Secrets = Secrets()
     prices: Prices = Prices()

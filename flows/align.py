@@ -77,7 +77,14 @@ def _train(run: Run, profile: Profile, stage: Stage, shards: Artifact, start: Ar
     checkpoints, scratch = checkpoints_of(run, profile, stage.name), stage.folder.scratch("keeper")
     keeper = Keeper(checkpoints, run.gates.during, profile.retention, scratch)
     try:
-        outcome = launch_job(stage.name, attempts, profile.launcher, total_steps=steps, keeper=keeper)
+        outcome = launch_job(
+            stage.name,
+            attempts,
+            profile.launcher,
+            total_steps=steps,
+            reliability=profile.reliability,
+            keeper=keeper,
+        )
     finally:
         events = stage.folder.scratch(stage.name) / "events"
         publish_events(events, stage.folder.path("events", stage.name))
@@ -89,7 +96,8 @@ def _train(run: Run, profile: Profile, stage: Stage, shards: Artifact, start: Ar
 
 def _compare(run: Run, profile: Profile, stage: Stage, start: Artifact, url: str) -> dict[str, Any]:
     """Both policies on the same held-out prompts, in the record and where Prefect shows it."""
-    outcome = launch_job("compare", partial(comparison_job, run, profile, start, url), profile.launcher)
+    attempts = partial(comparison_job, run, profile, start, url)
+    outcome = launch_job("compare", attempts, profile.launcher, reliability=profile.reliability)
     stage.faults += outcome.faults
     compared = outcome.result
     stage.metrics |= {name: compared[name] for name in ("before", "after", "rise", "samples", "prompts")}

@@ -48,7 +48,12 @@ def _train(run: Run, profile: Profile, stage: Stage, shards: Artifact) -> dict[s
     try:
         attempts = partial(job_for, run, profile, shards)
         outcome = launch_job(
-            "pretrain", attempts, profile.launcher, total_steps=run.training.steps, keeper=keeper
+            "pretrain",
+            attempts,
+            profile.launcher,
+            total_steps=run.training.steps,
+            reliability=profile.reliability,
+            keeper=keeper,
         )
     finally:
         publish_events(events, stage.folder.path("events", "pretrain"))

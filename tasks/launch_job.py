@@ -15,10 +15,10 @@ from prefect.logging import get_run_logger
 from components.checkpoints.keeper import Keeper
 from components.jobs import Job
 from components.plugins import Config
+from components.reliability.config import Reliability
 from components.reliability.finding import Attempt
 from components.reliability.heartbeat import Beat
 from components.reliability.supervisor import Outcome, supervise
-from components.reliability.watchdog import Limits
 
 UPDATE_SECONDS = 2.0
 SPEAK_SECONDS = 20.0
@@ -31,7 +31,7 @@ def launch_job(
     launcher: Config,
     *,
     total_steps: int | None = None,
-    limits: Limits | None = None,
+    reliability: Reliability | None = None,
     keeper: Keeper | None = None,
 ) -> Outcome:
     """Run a job under supervision; its steps show as a progress bar, its faults as a table.
@@ -39,7 +39,7 @@ def launch_job(
     `job_for(attempt)` is asked before each start, so that a restart goes on from the newest checkpoint. A
     keeper judges checkpoints as they appear.
     """
-    progress = _Progress(name, total_steps)
+    progress, watched = _Progress(name, total_steps), reliability or Reliability()
 
     def look(beats: list[Beat]) -> None:
         progress(beats)
@@ -47,7 +47,7 @@ def launch_job(
             keeper(beats)
 
     with keeper or nullcontext():
-        outcome = supervise(job_for, launcher, limits, look)
+        outcome = supervise(job_for, launcher, watched.limits, look, detectors=watched.detectors_of)
     _show_faults(name, outcome)
     return outcome
 

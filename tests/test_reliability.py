@@ -16,6 +16,7 @@ from components.jobs import Job
 from components.launchers import local
 from components.records import Verdict
 from components.reliability import faults, heartbeat, incidents, stacks, watchdog
+from components.reliability.config import Reliability
 from components.reliability.faults import Drill
 from components.reliability.finding import Attempt, Detector, Finding, Sight
 from components.reliability.heartbeat import Beat, Heartbeat
@@ -243,7 +244,11 @@ def test_the_task_moves_one_progress_bar_and_shows_faults(
     @flow
     def train() -> Outcome:
         return tasks.launch_job(
-            "a_job", lambda attempt: job(drill), local.Config(), total_steps=40, limits=QUICK
+            "a_job",
+            lambda attempt: job(drill),
+            local.Config(),
+            total_steps=40,
+            reliability=Reliability(limits=QUICK),
         )
 
     outcome = train()

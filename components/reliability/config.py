@@ -1,0 +1,30 @@
+"""How a job is watched: what a profile says of it, and the detectors that follow."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from components import plugins
+from components.jobs import Job
+from components.plugins import ManyOf, load
+from components.reliability.finding import Detector
+from components.reliability.watchdog import Limits
+
+DETECTORS = "components.reliability.detectors"
+
+
+class Reliability(plugins.Config):
+    """When a job counts as standing still, what else is looked for, and how often it is started again."""
+
+    limits: Limits = Limits()
+
+    detectors: Annotated[dict[str, plugins.Config], ManyOf(DETECTORS)] = Field(
+        default={}, validate_default=True
+    )
+    """By name, each with its settings; one file each in `components/reliability/detectors/`."""
+
+    def detectors_of(self, job: Job) -> list[Detector]:
+        """Anew for each attempt."""
+        return [load(DETECTORS, name).make(config, job.processes) for name, config in self.detectors.items()]
