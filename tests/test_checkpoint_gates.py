@@ -227,6 +227,21 @@ def test_a_bound_on_norms_can_be_set(after_another: Path) -> None:
     assert not norms_within_bounds.check(subject, tight).passed
 
 
+@pytest.mark.parametrize(
+    ("was", "norm", "refused"),
+    [
+        (4.2e-10, 1.2e-3, False),  # rewards were all alike until now
+        (0.3, 2e-9, False),  # and have been for a while
+        (4.2e-10, 0.9, False),  # as large as a clipped gradient makes it
+        (4.2e-10, 1.1, True),
+        (0.3, 0.0, True),  # decay never ends at zero
+    ],
+)
+def test_a_gradient_that_comes_and_goes_is_no_fault(was: float, norm: float, refused: bool) -> None:
+    name, config = "moment exp_avg.0", norms_within_bounds.Config()
+    assert bool(list(norms_within_bounds._out_of_bounds({name: norm}, {name: was}, config))) is refused
+
+
 def test_a_whole_folder_loads_and_answers_in_a_fresh_process(checkpoint: Path) -> None:
     verdict = asked("loads_in_a_fresh_process", checkpoint)
     assert verdict.passed, verdict.reason

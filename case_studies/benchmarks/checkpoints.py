@@ -92,14 +92,17 @@ def drawn(found: dict[str, Any]) -> str:
             f"Training waits {100 * found['stall_over_deepspeed']:.1f} % as long as for DeepSpeed's own save",
             f"seconds to save {found['bytes'] / 1e9:.1f} GB: dark, training waits; light, it goes on",
             height=height,
-            margin={"left": 190, "right": 60, "bottom": 58},
+            margin={"left": 190, "right": 110, "bottom": 58},
         )
         for row, name in enumerate(TITLES):
             shade = colour("blue" if name == "stanchion" else "slate")
             stalled, total = (found["medians"][name][key] for key in ("stalled", "total"))
             axes.barh([row], [total], height=0.62, color=shade, alpha=0.25)
             axes.barh([row], [stalled], height=0.62, color=shade)
-            axes.text(total, row, f" {stalled:.2f} of {total:.1f}", va="center", color=shade, size=SMALL)
+            told = f" {stalled:.2f} of {total:.1f}"
+            if (slowed := found["medians"][name].get("slowed")) is not None:
+                told += f"\n beside it a step\n takes {slowed:+.1f}"
+            axes.text(total, row, told, va="center", color=shade, size=SMALL)
         axes.set_yticks(range(len(TITLES)), list(TITLES.values()))
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)

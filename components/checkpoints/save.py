@@ -10,15 +10,18 @@ DeepSpeed's `latest` file is never written: it appears before other ranks have f
 Pattern: Staged Commit
 Problem: a save that training waits for is made rarely, and one that it does not wait for may never be whole.
 Answer: copy in memory during the next forward and backward pass; the optimizer waits for the copy and for
-nothing else. A thread writes, hashes, flushes and reads back; rank 0 names the checkpoint once every rank has
-reported. One save at a time, and its error comes up at the next step.
+nothing else. A thread writes, hashes, flushes and reads back, with what training leaves of the cores; rank 0
+names the checkpoint once every rank has reported. One save at a time; its error comes up at the next step.
 Trade-off: a second copy of the state in memory, and up to one save more is lost when a machine dies.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +41,8 @@ from components.checkpoints.snapshot import weights_of as weights_of
 from components.errors import CheckpointError
 from components.reliability.faults import inject
 
+NICE = 15
+"""Of the thread that writes: it gives way to a trainer that computes on the same cores."""
 logger = logging.getLogger(__name__)
 
 
@@ -180,6 +185,8 @@ class Saver:
                 self._memory.fill()
             finally:
                 self._copied.set()
+            if self.config.asynchronous:
+                _step_aside()
             self._reached(step, "copied")
             return rank_files.write(
                 snapshot,
@@ -224,3 +231,9 @@ class Saver:
         engine.module.generation_config.save_pretrained(self._model)
         for name in rank_files.TOKENIZER:
             shutil.copyfile(tokenizer / name, self._model / name)
+
+
+def _step_aside() -> None:
+    """Lower the priority of this thread; only Linux knows one for each thread."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

@@ -35,6 +35,10 @@ class Config(plugins.Config):
     moments: float = Field(default=100.0, gt=1)
     """Each moment, whole and by group; the second follows the gradient's square, which falls fast."""
 
+    quiet: float = Field(default=0.01, ge=0)
+    """A moment with a smaller norm counts as this one, unless it is zero. Where all rewards are alike there is
+    no gradient; and with gradients clipped to norm 1 no honest moment exceeds `moments` times this."""
+
 
 def check(subject: Subject, config: Config) -> Verdict:
     """Measure, then compare with what the gate measured the last time."""
@@ -81,7 +85,10 @@ def _out_of_bounds(
         if not was:  # what was zero, or was not there, may be anything
             continue
         allowed = _allowed(name, config)
-        factor = max(norm / was, was / norm if norm else math.inf)
+        low, high = sorted((norm, was))
+        if low and not _is_weight(name):
+            low, high = max(low, config.quiet), max(high, config.quiet)
+        factor = high / low if low else math.inf
         if factor > allowed:
             yield (
                 f"the norm of {name} is {norm:.4g}, it was {was:.4g}: "
@@ -92,6 +99,10 @@ def _out_of_bounds(
 def _named_first(figures: Mapping[str, float]) -> list[tuple[str, float]]:
     """Single tensors before totals: the reason should name one."""
     return sorted(figures.items(), key=lambda item: not item[0].startswith((WEIGHT, MOMENT)))
+
+
+def _is_weight(name: str) -> bool:
+    return name == "weights" or name.startswith(WEIGHT)
 
 
 def _allowed(name: str, config: Config) -> float:
