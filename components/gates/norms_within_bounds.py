@@ -36,8 +36,8 @@ class Config(plugins.Config):
     """Each moment, whole and by group; the second follows the gradient's square, which falls fast."""
 
     quiet: float = Field(default=0.01, ge=0)
-    """A moment with a smaller norm counts as this one, unless it is zero. Where all rewards are alike there is
-    no gradient; and with gradients clipped to norm 1 no honest moment exceeds `moments` times this."""
+    """A moment with a smaller norm counts as this one, unless it is zero: where all rewards are alike there
+    is no gradient. And with gradients clipped to norm 1 no honest moment exceeds `moments` times this."""
 
 
 def check(subject: Subject, config: Config) -> Verdict:
