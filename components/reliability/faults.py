@@ -8,19 +8,20 @@ strikes: a restarted job finds it and is spared.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import signal
-import sys
 import time
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Self
 
-from components.plugins import Config
+from pydantic import Field, model_validator
+
+from components.plugins import Config, load
 
 VARIABLE = "STANCHION_FAULT"
+KINDS = "components.reliability.fault_kinds"
+_made: set[str] = set()
 
 logger = logging.getLogger(__name__)
 
@@ -28,18 +29,34 @@ logger = logging.getLogger(__name__)
 class Drill(Config):
     """One fault: what, where and when."""
 
-    kind: Literal["sleep", "kill", "stop", "exit", "busy_gil"]
-    """`sleep` blocks a thread, `busy_gil` all; `kill` is SIGKILL, `stop` SIGSTOP, `exit` an error."""
+    kind: str
+    """A file in `components/reliability/fault_kinds/`."""
 
     rank: int = 0
     step: int = 1
     phase: str = "data"
 
-    seconds: int = 3600
-    """How long `sleep` and `busy_gil` last."""
+    steps: int = Field(default=1, ge=1)
+    """In how many steps from `step` on it strikes."""
+
+    seconds: int | None = None
+    """How long a fault lasts that can last; each kind has a length of its own."""
 
     once: str | None = None
     """File that is made when the fault strikes, and that spares whoever finds it."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        """A wrong kind, or a length for a fault that has none, is refused before a job starts."""
+        _ = self.config
+        return self
+
+    @property
+    def config(self) -> Config:
+        """What the kind's file is given."""
+        chosen = {} if self.seconds is None else {"seconds": self.seconds}
+        config: Config = load(KINDS, self.kind).Config.model_validate(chosen)
+        return config
 
     @property
     def environment(self) -> dict[str, str]:
@@ -50,11 +67,12 @@ class Drill(Config):
 def inject(rank: int, step: int, phase: str) -> None:
     """Break this rank now, when the drill says so."""
     drill = _drill()
-    if drill is None or (rank, step, phase) != (drill.rank, drill.step, drill.phase):
+    if drill is None or (rank, phase) != (drill.rank, drill.phase):
         return
-    if drill.once is None or _first(Path(drill.once)):
-        logger.warning("drill: %s at rank %d, step %d, phase %s", drill.kind, rank, step, phase)
-        _strike(drill)
+    if not drill.step <= step < drill.step + drill.steps or not _may_strike(drill, step):
+        return
+    logger.warning("drill: %s at rank %d, step %d, phase %s", drill.kind, rank, step, phase)
+    _strike(drill)
 
 
 def struck_at(marker: Path) -> float | None:
@@ -68,21 +86,18 @@ def _drill() -> Drill | None:
     return Drill.model_validate_json(text) if text else None
 
 
-def _first(marker: Path) -> bool:
+def _may_strike(drill: Drill, step: int) -> bool:
+    """Whether this process may be struck: it made the marker, now or in an earlier step."""
+    if drill.once is None or (step > drill.step and drill.once in _made):
+        return True
     try:
-        with marker.open("x") as file:
+        with Path(drill.once).open("x") as file:
             file.write(repr(time.time()))
     except FileExistsError:
         return False
+    _made.add(drill.once)
     return True
 
 
 def _strike(drill: Drill) -> None:
-    if drill.kind == "sleep":
-        time.sleep(drill.seconds)
-    elif drill.kind == "busy_gil":
-        ctypes.PyDLL(None).sleep(drill.seconds)  # a C call that keeps the interpreter lock
-    elif drill.kind == "exit":
-        sys.exit("drill: this rank was told to end with an error")
-    else:
-        os.kill(os.getpid(), signal.SIGKILL if drill.kind == "kill" else signal.SIGSTOP)
+    load(KINDS, drill.kind).strike(drill.config)

@@ -1,0 +1,95 @@
+"""Every kind of fault does to a real process what its file says, where the drill says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from components.errors import ConfigError
+from components.plugins import names
+from components.reliability.faults import KINDS, Drill, struck_at
+
+RANK = """
+import time
+from components.reliability.faults import inject
+for step in range(1, 5):
+    inject(0, step, "data")
+    print(step, flush=True)
+"""
+ENDS = {"kill": -signal.SIGKILL, "exit": 1}
+STANDS = ("blocked_loader", "busy_gil", "sleep", "stop")
+Start = Callable[[Drill], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started = []
+
+    def one(drill: Drill) -> subprocess.Popen[str]:
+        environment = {**os.environ, **drill.environment}
+        started.append(
+            subprocess.Popen([sys.executable, "-c", RANK], env=environment, stdout=subprocess.PIPE, text=True)
+        )
+        return started[-1]
+
+    yield one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_until_struck(marker: Path) -> None:
+    deadline = time.monotonic() + 20
+    while struck_at(marker) is None:
+        assert time.monotonic() < deadline, "the fault never struck"
+        time.sleep(0.02)
+
+
+def test_every_kind_is_tried_here() -> None:
+    assert {*ENDS, *STANDS, "slow_rank"} == set(names(KINDS))
+
+
+@pytest.mark.parametrize("kind", sorted(ENDS))
+def test_a_fault_that_ends_a_rank_ends_it_at_its_step(kind: str, start: Start) -> None:
+    process = start(Drill(kind=kind, step=3))
+    said, _ = process.communicate(timeout=20)
+    assert (said.split(), process.returncode) == (["1", "2"], ENDS[kind])
+
+
+@pytest.mark.parametrize("kind", STANDS)
+def test_a_fault_that_holds_a_rank_leaves_it_alive_and_idle(kind: str, start: Start, tmp_path: Path) -> None:
+    marker = tmp_path / "struck"
+    process = start(Drill(kind=kind, step=2, once=str(marker)))
+    wait_until_struck(marker)
+    time.sleep(0.3)
+    assert process.poll() is None
+    stopped = psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+    assert stopped == (kind == "stop")
+
+
+def test_a_slow_rank_is_slow_in_as_many_steps_as_asked_and_a_restart_is_spared(
+    start: Start, tmp_path: Path
+) -> None:
+    marker = tmp_path / "struck"
+    drill = Drill(kind="slow_rank", step=2, steps=2, seconds=1, once=str(marker))
+    start(drill).communicate(timeout=20)
+    ended, struck = time.time(), struck_at(marker)
+    assert struck is not None
+    assert ended - struck >= 2.0
+    said, _ = start(drill).communicate(timeout=20)
+    assert said.split() == ["1", "2", "3", "4"]
+    assert struck_at(marker) == struck
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [("kil", None), ("kill", 3)])
+def test_a_drill_that_cannot_be_is_refused_before_it_starts(kind: str, seconds: int | None) -> None:
+    with pytest.raises((ConfigError, ValueError), match=r"did you mean 'kill'|Extra inputs"):
+        Drill(kind=kind, seconds=seconds)
