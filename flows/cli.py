@@ -323,6 +323,40 @@ def case(
     return 0 if all(record.status == "completed" for record in records) else 1
 
 
+@app.command
+def fault(
+    kind: str = "",
+    /,
+    *,
+    job: Annotated[str, Parameter(help="Folder of a job that runs: the one that holds beats/.")] = "",
+    rank: Annotated[int, Parameter(help="Which rank.")] = 0,
+    after: Annotated[int, Parameter(help="Strike once the rank is past this step.")] = 0,
+    show: Annotated[bool, Parameter(name="--list", help="Say what each kind does.", negative=())] = False,
+) -> int:
+    """Break a rank on purpose: a running one by a signal, else print what to start a job with.
+
+    Parameters
+    ----------
+    kind
+        What breaks: `stanchion fault --list` shows them.
+    """
+    from components import plugins
+    from components.reliability import live_faults
+    from components.reliability.faults import KINDS, Drill
+
+    if show or not kind:
+        for name, what in live_faults.kinds().items():
+            print(f"{name:<16}{'live  ' if live_faults.signal_of(name) else 'drill '}{what}")
+        return 0
+    if job:
+        beat = live_faults.strike(kind, Path(job), rank=rank, after_step=after)
+        print(f"{kind} struck rank {rank}, process {beat.pid}, in {beat.phase} of step {beat.step}")
+    elif plugins.load(KINDS, kind):
+        drill = Drill(kind=kind, rank=rank, step=after + 1)
+        print("start the job with:", *(f"{key}={shlex.quote(v)}" for key, v in drill.environment.items()))
+    return 0
+
+
 def main() -> None:
     """Parse, run, and turn what users can cause into one clear message and an exit code."""
     quiet.apply()

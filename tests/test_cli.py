@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 VERBS = (
     *("run", "list", "check", "promote", "quarantine", "scrub", "sign"),
-    *("rebuild", "explain", "assess", "case"),
+    *("rebuild", "explain", "assess", "case", "fault"),
 )
 
 
@@ -54,6 +54,8 @@ def test_help_is_quick() -> None:
         (["run", "pretrain", "--set", "training.stepps=3"], "did you mean 'steps'?"),
         (["run", "pretrain", "--set", "training.steps=0"], "training.steps=0: Input should be greater"),
         (["case", "silent_stal"], "did you mean 'silent_stall'?"),
+        (["fault", "slep"], "did you mean 'sleep'?"),
+        (["fault", "kill", "--job", "nowhere"], "nowhere/beats holds no beat"),
         (["check", "nowhere"], "nowhere"),
         (["list", "checkpoint"], "did you mean 'checkpoints'?"),
         (["list", "checkpoints", "nowhere"], "no checkpoints in nowhere"),

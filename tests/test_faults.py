@@ -14,7 +14,9 @@ import psutil
 import pytest
 
 from components.errors import ConfigError
+from components.jobs import FOLDER_VARIABLE
 from components.plugins import names
+from components.reliability import live_faults
 from components.reliability.faults import KINDS, Drill, struck_at
 
 RANK = """
@@ -93,3 +95,53 @@ def test_a_slow_rank_is_slow_in_as_many_steps_as_asked_and_a_restart_is_spared(
 def test_a_drill_that_cannot_be_is_refused_before_it_starts(kind: str, seconds: int | None) -> None:
     with pytest.raises((ConfigError, ValueError), match=r"did you mean 'kill'|Extra inputs"):
         Drill(kind=kind, seconds=seconds)
+
+
+LIVE = """
+import os, time
+from pathlib import Path
+from components.reliability.heartbeat import Heartbeat
+beat = Heartbeat(Path(os.environ["STANCHION_JOB_FOLDER"]) / "beats", 0)
+for step in range(1, 10_000):
+    beat.beat(step, "data")
+    print(step, flush=True) if step == 1 else time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, FOLDER_VARIABLE: str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", LIVE], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_running_rank_is_killed_past_its_step(live: subprocess.Popen[str], tmp_path: Path) -> None:
+    beat = live_faults.strike("kill", tmp_path, rank=0, after_step=20)
+    assert live.wait(timeout=10) == -signal.SIGKILL
+    assert (beat.pid, beat.step > 20) == (live.pid, True)
+
+
+def test_a_process_of_another_job_is_never_struck(live: subprocess.Popen[str], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "beats").symlink_to(tmp_path / "beats")
+    with pytest.raises(ConfigError, match="is not of"):
+        live_faults.strike("kill", other, rank=0)
+    assert live.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank", "why"), [("sleep", 0, "from outside"), ("kill", 7, "no rank 7"), ("kil", 0, "'kill'")]
+)
+def test_a_live_fault_that_cannot_be_says_why(
+    kind: str, rank: int, why: str, live: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        live_faults.strike(kind, tmp_path, rank=rank)
+    assert live.poll() is None
