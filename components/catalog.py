@@ -24,6 +24,7 @@ PLUGINS = {
     "launcher": "components/launchers",
     "reward": "components/alignment/rewards",
     "gate": "components/gates",
+    "detector": "components/reliability/detectors",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from components.reliability.detectors import stragglers
+from components.reliability.detectors import data_stalls, stragglers
 from components.reliability.finding import Finding, Sight
 
 
@@ -28,3 +28,17 @@ def test_a_rank_three_times_slower_is_named_within_twenty_steps_once_and_once_wh
 
 def test_a_rank_a_tenth_slower_among_noise_is_no_straggler_in_two_thousand_steps() -> None:
     assert not list(_found(2000, 1.1, 1, 2001))
+
+
+def test_a_rank_that_waits_for_data_is_named_once_a_stall_and_two_thousand_good_steps_are_quiet() -> None:
+    watch, noise, found = data_stalls.make(data_stalls.Config(), 2), random.Random(2), []
+    for step in range(1, 2301):
+        slow = 2000 < step <= 2100 or step > 2200
+        for rank in range(2):
+            data = 0.01 * noise.lognormvariate(0, 0.5) + (0.3 if slow and rank == 1 else 0)
+            seconds = {"data": data, "forward": 0.1 * noise.lognormvariate(0, 0.25)}
+            event = {"kind": "step", "rank": rank, "step": step, "seconds": seconds}
+            found += watch.look(Sight((), [event], float(step)))
+    assert [(one.kind, one.rank, one.ends) for one in found] == [("data_stall", 1, False)] * 2
+    assert all(since < (one.step or 0) <= since + 20 for one, since in zip(found, (2000, 2200), strict=True))
+    assert found[0].figures["ranks_waiting"] == [1]
