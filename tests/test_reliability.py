@@ -210,7 +210,7 @@ SLOW = pytest.mark.slow
 def test_a_stalled_rank_is_named_with_its_phase_and_stack(
     job: Callable[..., Job], tmp_path: Path, kind: str
 ) -> None:
-    drill = Drill(kind=kind, rank=1, step=10, phase="forward", once=str(tmp_path / "struck"))  # type: ignore[arg-type]
+    drill = Drill(kind=kind, rank=1, step=10, phase="forward", once=str(tmp_path / "struck"))
     outcome = supervise(lambda attempt: job(drill), local.Config(), QUICK)
     (fault,) = outcome.faults
     assert (fault.kind, fault.rank, fault.step, fault.recovered) == ("stall", 1, 10, True)
