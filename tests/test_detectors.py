@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
+from components.jobs import Job
+from components.reliability.config import Reliability
 from components.reliability.detectors import data_stalls, stragglers
 from components.reliability.finding import Finding, Sight
 
@@ -42,3 +45,9 @@ def test_a_rank_that_waits_for_data_is_named_once_a_stall_and_two_thousand_good_
     assert [(one.kind, one.rank, one.ends) for one in found] == [("data_stall", 1, False)] * 2
     assert all(since < (one.step or 0) <= since + 20 for one, since in zip(found, (2000, 2200), strict=True))
     assert found[0].figures["ranks_waiting"] == [1]
+
+
+def test_a_profile_that_says_nothing_is_watched_by_detectors_that_only_tell(tmp_path: Path) -> None:
+    job = Job(name="a", target="b", settings={}, folder=tmp_path, processes=2, threads_per_process=1)
+    made = Reliability().detectors_of(job)
+    assert [type(one).__name__ for one in made] == ["Stragglers", "DataStalls"]

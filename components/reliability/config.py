@@ -21,7 +21,7 @@ class Reliability(plugins.Config):
     limits: Limits = Limits()
 
     detectors: Annotated[dict[str, plugins.Config], ManyOf(DETECTORS)] = Field(
-        default={}, validate_default=True
+        default={"stragglers": {}, "data_stalls": {}}, validate_default=True
     )
     """By name, each with its settings; one file each in `components/reliability/detectors/`."""
 
