@@ -8,7 +8,7 @@ from pathlib import Path
 
 from components.jobs import Job
 from components.reliability.config import Reliability
-from components.reliability.detectors import data_stalls, stragglers
+from components.reliability.detectors import data_stalls, loss_spikes, stragglers
 from components.reliability.finding import Finding, Sight
 
 
@@ -34,7 +34,8 @@ def test_a_rank_a_tenth_slower_among_noise_is_no_straggler_in_two_thousand_steps
 
 
 def test_a_rank_that_waits_for_data_is_named_once_a_stall_and_two_thousand_good_steps_are_quiet() -> None:
-    watch, noise, found = data_stalls.make(data_stalls.Config(), 2), random.Random(2), []
+    watch, noise = data_stalls.make(data_stalls.Config(), 2), random.Random(2)
+    found: list[Finding] = []
     for step in range(1, 2301):
         slow = 2000 < step <= 2100 or step > 2200
         for rank in range(2):
@@ -51,3 +52,14 @@ def test_a_profile_that_says_nothing_is_watched_by_detectors_that_only_tell(tmp_
     job = Job(name="a", target="b", settings={}, folder=tmp_path, processes=2, threads_per_process=1)
     made = Reliability().detectors_of(job)
     assert [type(one).__name__ for one in made] == ["Stragglers", "DataStalls"]
+
+
+def test_a_sustained_loss_spike_is_told_once_and_single_bad_batches_of_two_thousand_are_not() -> None:
+    watch, noise = loss_spikes.make(loss_spikes.Config(), 2), random.Random(3)
+    found: list[Finding] = []
+    for step in range(1, 2101):
+        loss = 3 + 7 / (1 + step / 50) + noise.gauss(0, 0.1) + (3 if step % 97 == 0 or step > 2000 else 0)
+        found += watch.look(Sight((), [{"kind": "step", "rank": 0, "step": step, "loss": loss}], float(step)))
+    assert [(one.kind, one.figures["from"], one.figures["to"]) for one in found] == [
+        ("loss_spike", 2001, 2005)
+    ]
