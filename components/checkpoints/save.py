@@ -100,6 +100,8 @@ class Saver:
     def save(self, engine: Any, draft: Manifest) -> Saved | None:
         """Save the state as it is now; all ranks together, between two steps, once a step.
 
+        CheckpointError, as from `poll`, when the save before failed: no other one is begun then.
+
         The newest save that this rank has done with, which is the same on every rank, whichever of them is
         slow: a decision that ranks take together may rest on it, as it may not on what `poll` returns.
         """
@@ -107,6 +109,8 @@ class Saver:
             raise CheckpointError(f"step {draft.step} is saved already, and a state is saved once")
         started, self._last_step = time.perf_counter(), draft.step
         before = self._wait()  # for the buffers of the save before
+        if before is not None and before.error and self.config.on_failure == "stop":
+            raise CheckpointError(before.error)
         staged = self.scratch / f"step-{draft.step:06d}.partial"
         staged.mkdir(parents=True, exist_ok=True)
         snapshot = self._memory.take(engine, staged, rank=self._rank)
