@@ -149,5 +149,7 @@ def test_ranks_are_forked_only_from_a_process_without_threads(tmp_path: Path) ->
 @pytest.mark.skipif(not failed_saves.can_mount(), reason="no user namespaces here, so no disk of its own")
 def test_a_full_disk_and_a_read_only_tier_are_told_and_cost_what_the_policy_says() -> None:
     found = failed_saves.prove()
-    assert found["holds"], found["cases"]
+    assert found["holds"], {
+        name: case for name, case in found["cases"].items() if not failed_saves.holds(case)
+    }
     assert len(found["cases"]) == 4

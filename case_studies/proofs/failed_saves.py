@@ -136,7 +136,8 @@ def _tried(
     try:
         supervise(case.attempt, case.profile.launcher, once, look, _forked.launch)
     except JobFailed as failed:
-        error = next((line for line in str(failed).splitlines() if wanted[0] in line), str(failed))
+        said = [*str(failed).splitlines(), *_logs(case)]  # a rank that lost its peer may be the first to end
+        error = next((line for line in said if all(word in line for word in wanted)), str(failed))
         mend()
         supervise(case.attempt, case.profile.launcher, once, None, _forked.launch)
     told = [event["error"] for event in failures()] + ([error] if error else [])
@@ -153,6 +154,12 @@ def _tried(
         "checkpoints": [names.name_of(url) for url in names.newest_first(case.checkpoints)],
         "course": done,
     }
+
+
+def _logs(case: Case) -> list[str]:
+    """What all ranks have written."""
+    paths = sorted((case.job.folder / "logs").glob("attempt-*/*.log"))
+    return [line for path in paths for line in path.read_text(errors="replace").splitlines()]
 
 
 if __name__ == "__main__":
