@@ -4,7 +4,8 @@ The folder is the contract between the launcher outside and the ranks inside:
 
     settings.json   what the target reads          logs/     stdout and stderr, one file a rank
     result.json     what rank 0 leaves at the end  events/   one JSON line a step and rank
-                                                   beats/    step and phase of each rank, live
+    flight/         the last collectives            beats/    step and phase of each rank, live
+                    of each rank, when asked for
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Job:
         for name in ("logs", "events", "beats"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "result.json").unlink(missing_ok=True)
-        for beat in (self.folder / "beats").iterdir():
-            beat.unlink()
+        for left in (*(self.folder / "beats").iterdir(), *(self.folder / "flight").glob("*")):
+            left.unlink()
         storage.write_json(str(self.folder / "settings.json"), dict(self.settings))
 
     def result(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from components.launchers import local
 from components.records import Verdict
 from components.reliability import faults, heartbeat, incidents, stacks, watchdog
 from components.reliability.config import Reliability
+from components.reliability.evidence import Evidence
 from components.reliability.faults import Drill
 from components.reliability.finding import Attempt, Detector, Finding, Sight
 from components.reliability.heartbeat import Beat, Heartbeat
@@ -165,7 +166,7 @@ def test_a_summary_of_a_thousand_ranks_is_one_page(tmp_path: Path) -> None:
     places_of = beats(*places)
     stall = watchdog.stall(places_of[5], seconds=2.0, limit=1.0, tied=1, waiting=1023)
     job = Job("pretrain", "x", {}, tmp_path, 1024)
-    text = incidents.summary(incidents.Incident(job, places_of, "", stall), {})
+    text = incidents.summary(incidents.Incident(job, places_of, "", stall), Evidence())
     assert "Rank 5 stands in data of step 11" in text
     assert len(text.splitlines()) < 60
 

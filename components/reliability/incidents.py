@@ -3,7 +3,8 @@
 summary.md        for whoever is woken: what happened, where, what was done, what to look at
 stacks/           the Python stack of every rank       beats.json        where each rank said it was
 events.jsonl      the last events of every rank        environment.json  variables that matter, no secrets
-log.txt           the end of the log                   finding.json      what was found, and on what figures
+flight/           the last collectives of every rank   log.txt           the end of the log
+finding.json      what was found, and on what figures
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import json
 import os
 import re
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from components import storage
 from components.jobs import Job
 from components.observability import events
 from components.reliability import stacks
+from components.reliability.evidence import Evidence
 from components.reliability.finding import Finding
 from components.reliability.heartbeat import Beat
 
@@ -55,21 +57,20 @@ class Incident:
         return f"{kind} of {job}{rank}{place}"
 
 
-def write(incident: Incident) -> Path:
-    """Leave the bundle; with the stacks of all ranks, where they still stand."""
+def write(incident: Incident, evidence: Evidence) -> Path:
+    """Leave the bundle."""
     folder = _next_folder(incident.job.folder / "incidents")
-    found: dict[int, str] = {}
-    if incident.finding.kind != "crash":
-        pids = {beat.rank: beat.pid for beat in incident.beats}
-        found = stacks.dump(pids, incident.job.folder)
     storage.write_json(str(folder / "finding.json"), asdict(incident.finding))
-    for rank, text in found.items():
+    for rank, text in evidence.stacks.items():
         storage.write_text(str(folder / "stacks" / f"rank-{rank:05d}.txt"), text)
+    for rank, calls in evidence.calls.items():
+        text = "".join(json.dumps(asdict(call)) + "\n" for call in calls)
+        storage.write_text(str(folder / "flight" / f"rank-{rank:05d}.jsonl"), text)
     storage.write_json(str(folder / "beats.json"), [asdict(beat) for beat in incident.beats])
     storage.write_text(str(folder / "events.jsonl"), _last_events(incident))
     storage.write_json(str(folder / "environment.json"), environment(incident.job.environment))
     storage.write_text(str(folder / "log.txt"), incident.log + "\n")
-    storage.write_text(str(folder / "summary.md"), summary(incident, found))
+    storage.write_text(str(folder / "summary.md"), summary(incident, evidence))
     return folder
 
 
@@ -79,13 +80,15 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
     return {name: known[name] for name in sorted(known) if MATTERS.match(name) and not SECRET.search(name)}
 
 
-def summary(incident: Incident, found: Mapping[int, str]) -> str:
+def summary(incident: Incident, evidence: Evidence) -> str:
     """The page to read first."""
-    finding = incident.finding
+    finding, found = incident.finding, evidence.stacks
     parts = [f"# {incident.title}", "", *_what_happened(incident)]
     if finding.rank is not None and found:
         parts += ["", "## Where the suspect stands", "", *_stack_of(finding.rank, found)]
     parts += ["", "## Where every rank is", "", *_rank_table(incident, found)]
+    if evidence.calls:
+        parts += ["", "## The last collective of every rank", "", *_last_calls(evidence)]
     parts += ["", "## End of the log", "", "```", incident.log.strip() or "(empty)", "```"]
     return "\n".join(parts) + "\n"
 
@@ -97,7 +100,12 @@ def _what_happened(incident: Incident) -> list[str]:
             "A rank ended with an error; the others were ended with it. The job is started again from the",
             "newest validated checkpoint while restarts are left. First look: the end of the log, below.",
         ]
-    told = [f"{finding.sentence[0].upper()}{finding.sentence[1:]}. Every process was alive."]
+    alive = " Every process was alive." if finding.kind != "collective_mismatch" else ""
+    told = [f"{finding.sentence[0].upper()}{finding.sentence[1:]}.{alive}"]
+    if finding.kind == "collective_mismatch":
+        told.append(
+            f"Confidence in the name: **{finding.confidence}**: the calls of all ranks were compared."
+        )
     if finding.kind == "stall":
         told += [
             f"Confidence in the name: **{finding.confidence}**. A rank that is ahead waits in a collective",
@@ -119,6 +127,25 @@ def _stack_of(rank: int, found: Mapping[int, str]) -> list[str]:
     return ["```", *frames, "```"]
 
 
+def _last_calls(evidence: Evidence) -> list[str]:
+    """One line for each call, so that a thousand ranks are still a short table."""
+    ranks: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for rank, calls in evidence.calls.items():
+        if calls:
+            ranks[calls[-1].told, calls[-1].group, calls[-1].sequence].append(rank)
+    lines = ["| ranks | call | group | last collective |", "|---|---|---|---|"]
+    for (told, group, sequence), there in sorted(ranks.items(), key=lambda item: item[0][2]):
+        lines.append(f"| {_listed(there)} | {sequence} | {group} | {told} |")
+    if evidence.silent:
+        lines += ["", f"No answer from {_listed(evidence.silent)}: stopped, or the interpreter lock is held."]
+    return lines
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - SHOWN_RANKS} more" if len(ranks) > SHOWN_RANKS else ""
+    return ", ".join(map(str, ranks[:SHOWN_RANKS])) + more
+
+
 def _rank_table(incident: Incident, found: Mapping[int, str]) -> list[str]:
     """One line for each place, so that a thousand ranks are still a short table."""
     now = time.time()
@@ -126,11 +153,10 @@ def _rank_table(incident: Incident, found: Mapping[int, str]) -> list[str]:
     lines = ["| step | phase | ranks | oldest beat | innermost frame |", "|---|---|---|---|---|"]
     for step, phase in sorted(places):
         there = [beat for beat in incident.beats if (beat.step, beat.phase) == (step, phase)]
-        ranks = ", ".join(str(beat.rank) for beat in there[:SHOWN_RANKS])
-        more = f" and {len(there) - SHOWN_RANKS} more" if len(there) > SHOWN_RANKS else ""
+        ranks = _listed([beat.rank for beat in there])
         age = max(now - beat.at for beat in there)
         frame = next(iter(stacks.innermost(found.get(there[0].rank, ""), 1)), "")
-        lines.append(f"| {step} | {phase} | {ranks}{more} | {age:.1f} s ago | `{frame}` |")
+        lines.append(f"| {step} | {phase} | {ranks} | {age:.1f} s ago | `{frame}` |")
     silent = incident.job.processes - len(incident.beats)
     return [*lines, *([f"\n{silent} ranks have never beaten."] if silent else [])]
 

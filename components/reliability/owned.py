@@ -20,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 PARENT_VARIABLE = "STANCHION_PARENT"
 PR_SET_PDEATHSIG = 1
@@ -49,7 +50,24 @@ def main() -> None:
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     del sys.argv[0]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    if "RANK" in os.environ:
+        _run_rank(int(os.environ["RANK"]))
+    else:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+def _run_rank(rank: int) -> None:
+    """A rank also tells of its collectives: when it is asked, and when it ends with an error."""
+    from components.jobs import FOLDER_VARIABLE
+    from components.reliability import flight_recorder
+
+    folder = Path(os.environ[FOLDER_VARIABLE])
+    flight_recorder.listen(folder, rank)
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except Exception:
+        flight_recorder.leave(folder, rank)
+        raise
 
 
 if __name__ == "__main__":

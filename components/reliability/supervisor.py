@@ -27,7 +27,7 @@ from components.jobs import Handle, Job
 from components.observability import events
 from components.plugins import Config, load, name_of
 from components.records import Fault
-from components.reliability import heartbeat, incidents, stacks
+from components.reliability import evidence, heartbeat, incidents, stacks
 from components.reliability.finding import FIRST, Attempt, Detector, Finding, Sight
 from components.reliability.heartbeat import Beat
 from components.reliability.incidents import Incident
@@ -217,9 +217,11 @@ class _Watch:
 
     def _keep(self, finding: Finding) -> Finding:
         """Write the bundle while everything still stands."""
-        beats = heartbeat.read(self.job.folder / "beats")
+        beats, folder = heartbeat.read(self.job.folder / "beats"), self.job.folder
+        there = evidence.left(beats, folder) if finding.kind == "crash" else evidence.gather(beats, folder)
+        finding = evidence.explained(finding, there)
         incident = Incident(self.job, beats, self._log(self.handle.poll()), finding)
-        self.ledger.add(incident, str(incidents.write(incident)))
+        self.ledger.add(incident, str(incidents.write(incident, there)))
         return finding
 
 
@@ -250,7 +252,7 @@ def _fault(finding: Finding, at: float) -> Fault:
 def _give_up(job: Job, finding: Finding, ledger: Ledger) -> NoReturn:
     """Restarts are used up."""
     read = f"read {ledger.bundles[-1]}/summary.md"
-    if finding.kind == "stall":
+    if finding.kind in ("stall", "collective_mismatch"):
         raise JobStalled(
             f"{job.name} came to a stop {ledger.ended} times, last: {finding.sentence}; {read}",
             rank=finding.rank or 0,
