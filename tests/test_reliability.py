@@ -336,6 +336,18 @@ def test_what_a_detector_finds_is_told_or_ends_the_attempt_and_the_next_one_know
     assert made[1].steps == 40, "each attempt is watched anew, and sees every event once"
 
 
+def test_a_detector_that_breaks_is_set_aside_and_the_job_goes_on(
+    job: Callable[..., Job], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def look(self, sight: Sight) -> Iterator[Finding]:
+            raise KeyError("seconds")
+
+    outcome = supervise(lambda _: job(), local.Config(), QUICK, detectors=lambda _: [Broken()])
+    assert (outcome.restarts, outcome.faults) == (0, [])
+    assert caplog.text.count("Broken broke; this attempt goes on without it") == 1
+
+
 def test_a_job_that_ends_without_a_result_has_failed(tmp_path: Path) -> None:
     (tmp_path / "nothing.py").write_text("")
     environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}

@@ -83,13 +83,13 @@ def ended(calls: Calls, aborted: Mapping[int, Collective]) -> Parting | None:
         made = next(iter(elsewhere.values()))
         mine = made[-1]
         numbered = {call.sequence: call for call in made if call.group == mine.group}
-        wont = _has_followed(numbered, mine.sequence)
+        did = _has_followed(numbered, mine.sequence)
         would = _has_followed({**numbered, mine.sequence: last}, mine.sequence)
         certain = len(elsewhere) > 1 and len(elsewhere) == len(others)
-        if certain or (wont and not would):
+        if certain or (did and not would):
             sure: Confidence = "certain" if certain else "likely"
             return Parting("mismatch", (rank,), len(others), mine.group, mine.sequence, mine, last, sure)
-        if would and not wont:
+        if would and not did:
             count = len(calls) + len(aborted) - len(elsewhere)
             odd = tuple(sorted(elsewhere))
             return Parting("mismatch", odd, count, mine.group, mine.sequence, last, mine, "likely")

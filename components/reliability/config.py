@@ -21,9 +21,10 @@ class Reliability(plugins.Config):
     limits: Limits = Limits()
 
     detectors: Annotated[dict[str, plugins.Config], ManyOf(DETECTORS)] = Field(
-        default={"stragglers": {}, "data_stalls": {}}, validate_default=True
+        default={}, validate_default=True
     )
-    """By name, each with its settings; one file each in `components/reliability/detectors/`."""
+    """By name, each with its settings; one file each in `components/reliability/detectors/`. None by default:
+    their thresholds were tried on made series, not yet on real runs of a machine that ranks share."""
 
     def detectors_of(self, job: Job) -> list[Detector]:
         """Anew for each attempt."""

@@ -151,7 +151,7 @@ class _Watch:
         self.job, self.handle, self.limits, self.ledger = job, handle, limits, ledger
         self.on_progress = on_progress
         self.watchdog = Watchdog(limits, job.processes, time.monotonic())
-        self.detectors = detectors(job) if detectors else ()
+        self.detectors = list(detectors(job)) if detectors else []
         self.tail = events.Tail(job.folder / "events")
 
     def to_the_end(self) -> Finding | None:
@@ -176,14 +176,22 @@ class _Watch:
         except GateRefused as refusal:
             return _refused(refusal, beats)
         sight = Sight(beats, self.tail.new() if self.detectors else [], time.monotonic())
-        for detector in self.detectors:
-            for finding in detector.look(sight):
-                if finding.ends:
-                    return finding
-                logger.warning("%s: %s", finding.kind, finding.sentence)
-                self.ledger.told(finding)
+        for finding in self._detected(sight):
+            if finding.ends:
+                return finding
+            logger.warning("%s: %s", finding.kind, finding.sentence)
+            self.ledger.told(finding)
         stall = self.watchdog.look(beats, sight.now)
         return None if stall is not None and self._is_ending(beats) else stall
+
+    def _detected(self, sight: Sight) -> Iterator[Finding]:
+        """What detectors find; one that breaks is told and set aside: the job is not at fault."""
+        for detector in list(self.detectors):
+            try:
+                yield from detector.look(sight)
+            except Exception:
+                logger.exception("%s broke; this attempt goes on without it", type(detector).__name__)
+                self.detectors.remove(detector)
 
     def _is_ending(self, beats: list[Beat]) -> bool:
         """Whether a rank has ended and the launcher is about to say so: then it is a crash and no stall."""

@@ -34,7 +34,7 @@ class DataStalls:
         """A rank that began to wait for data, once until it waits for less than half the bound."""
         began: dict[int, int] = {}
         for event in sight.events:
-            if event["kind"] == "step":
+            if event["kind"] == "step" and "seconds" in event:  # not every loop times its phases
                 rank, seconds = int(event["rank"]), event["seconds"]
                 self.spent[rank].append((float(seconds.get("data", 0)), sum(seconds.values())))
                 if self._begins(rank):

@@ -44,9 +44,10 @@ class Stragglers:
             if event["kind"] != "step":
                 continue
             self.step = max(self.step, int(event["step"]))
+            seconds = event.get("seconds", {})  # not every loop times its phases
             for phase in self.config.phases:
-                if phase in event["seconds"]:
-                    self.spent[phase, int(event["rank"])].append(float(event["seconds"][phase]))
+                if phase in seconds:
+                    self.spent[phase, int(event["rank"])].append(float(seconds[phase]))
                     yield from self._judged(phase)
 
     def _judged(self, phase: str) -> Iterator[Finding]:
