@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from components.jobs import Job
 from components.reliability.config import Reliability
 from components.reliability.detectors import data_stalls, loss_spikes, stragglers
@@ -48,10 +50,12 @@ def test_a_rank_that_waits_for_data_is_named_once_a_stall_and_two_thousand_good_
     assert found[0].figures["ranks_waiting"] == [1]
 
 
-def test_a_profile_that_says_nothing_is_watched_by_detectors_that_only_tell(tmp_path: Path) -> None:
-    job = Job(name="a", target="b", settings={}, folder=tmp_path, processes=2, threads_per_process=1)
-    made = Reliability().detectors_of(job)
-    assert [type(one).__name__ for one in made] == ["Stragglers", "DataStalls"]
+def test_a_profile_names_its_detectors_and_a_typo_is_refused() -> None:
+    watched = Reliability.model_validate({"detectors": {"stragglers": {"ratio": 3.0}, "data_stalls": {}}})
+    job = Job("x", "x", {}, Path(), 4)
+    assert [type(detector).__name__ for detector in watched.detectors_of(job)] == ["Stragglers", "DataStalls"]
+    with pytest.raises(ValueError, match="straglers"):
+        Reliability.model_validate({"detectors": {"straglers": {}}})
 
 
 def test_a_sustained_loss_spike_is_told_once_and_single_bad_batches_of_two_thousand_are_not() -> None:
