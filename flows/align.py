@@ -91,6 +91,7 @@ def _train(run: Run, profile: Profile, stage: Stage, shards: Artifact, start: Ar
         stage.faults += quarantine_faults(checkpoints)
     stage.faults += outcome.faults
     stage.metrics |= outcome.result | {"restarts": outcome.restarts, "job_seconds": outcome.seconds}
+    stage.metrics |= {"goodput": outcome.goodput}
     return str(outcome.result["checkpoint"])
 
 

@@ -15,6 +15,7 @@ from prefect.logging import get_run_logger
 from components.checkpoints.keeper import Keeper
 from components.jobs import Job
 from components.plugins import Config
+from components.reliability import goodput
 from components.reliability.config import Reliability
 from components.reliability.finding import Attempt
 from components.reliability.heartbeat import Beat
@@ -48,6 +49,7 @@ def launch_job(
 
     with keeper or nullcontext():
         outcome = supervise(job_for, launcher, watched.limits, look, detectors=watched.detectors_of)
+    get_run_logger().info("%s: %s", name, goodput.told(outcome.goodput))
     _show_faults(name, outcome)
     return outcome
 

@@ -333,6 +333,7 @@ def test_what_a_detector_finds_is_told_or_ends_the_attempt_and_the_next_one_know
     assert [fault.seconds_to_recover is not None for fault in outcome.faults] == [False, True, False, False]
     assert [found.sentence for found in attempts[1].findings] == ["step 20 was late"]
     assert (outcome.restarts, len(outcome.incidents)) == (1, 1)
+    assert sum(outcome.goodput.values()) == pytest.approx(outcome.seconds, rel=0.01)
     assert made[1].steps == 40, "each attempt is watched anew, and sees every event once"
 
 

@@ -29,6 +29,7 @@ from components.plugins import Config, load, name_of
 from components.records import Fault
 from components.reliability import evidence, heartbeat, incidents, stacks
 from components.reliability.finding import FIRST, Attempt, Detector, Finding, Sight
+from components.reliability.goodput import Window, account
 from components.reliability.heartbeat import Beat
 from components.reliability.incidents import Incident
 from components.reliability.watchdog import Limits, Watchdog
@@ -53,6 +54,8 @@ class Outcome(BaseModel):
     """Wall time from the first launch, restarts included."""
     incidents: list[str] = []
     """Folder of each incident's bundle."""
+    goodput: dict[str, float] = {}
+    """Seconds of useful steps and of each cause of loss; they sum to `seconds`."""
 
 
 def supervise(
@@ -75,8 +78,10 @@ def supervise(
     with terminated_means_unwound():
         while True:
             job = job_for(attempt)
+            launched = time.time()
             watch = _Watch(job, launch(job, launcher), limits, ledger, on_progress, detectors)
             finding = watch.to_the_end()
+            ledger.windows.append(Window(launched, time.time(), finding.kind if finding else None))
             if finding is None:
                 ledger.recovered()
                 return ledger.outcome(job, restarts=attempt.number)
@@ -94,6 +99,7 @@ class Ledger:
         self.started = time.monotonic()
         self.faults: list[Fault] = []
         self.bundles: list[str] = []
+        self.windows: list[Window] = []
         self._open_since: float | None = None
 
     def add(self, incident: Incident, bundle: str) -> None:
@@ -133,6 +139,7 @@ class Ledger:
             restarts=restarts,
             seconds=time.monotonic() - self.started,
             incidents=self.bundles,
+            goodput=account(self.windows, events.read(job.folder / "events", rank=0)),
         )
 
 
