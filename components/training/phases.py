@@ -30,8 +30,8 @@ class Phases:
     def __call__(self, phase: str) -> Iterator[None]:
         """What runs inside is this phase of the current step."""
         self.rank.heartbeat.beat(self.step, phase)
-        inject(self.rank.rank, self.step, phase)
         started = time.perf_counter()
+        inject(self.rank.rank, self.step, phase)  # a drill takes the phase's own time
         yield
         self._step[phase] += time.perf_counter() - started
         self.total[phase] += time.perf_counter() - started
