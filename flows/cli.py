@@ -351,7 +351,8 @@ def fault(
     if job:
         beat = live_faults.strike(kind, Path(job), rank=rank, after_step=after)
         print(f"{kind} struck rank {rank}, process {beat.pid}, in {beat.phase} of step {beat.step}")
-    elif plugins.load(KINDS, kind):
+    else:
+        plugins.load(KINDS, kind)  # a typo is answered with the right name
         drill = Drill(kind=kind, rank=rank, step=after + 1)
         print("start the job with:", *(f"{key}={shlex.quote(v)}" for key, v in drill.environment.items()))
     return 0

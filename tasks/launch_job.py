@@ -42,13 +42,18 @@ def launch_job(
     """
     progress, watched = _Progress(name, total_steps), reliability or Reliability()
 
+    def next_job(attempt: Attempt) -> Job:
+        if keeper is not None:
+            keeper.rest()
+        return job_for(attempt)
+
     def look(beats: list[Beat]) -> None:
         progress(beats)
         if keeper is not None:
             keeper(beats)
 
     with keeper or nullcontext():
-        outcome = supervise(job_for, launcher, watched.limits, look, detectors=watched.detectors_of)
+        outcome = supervise(next_job, launcher, watched.limits, look, detectors=watched.detectors_of)
     get_run_logger().info("%s: %s", name, goodput.told(outcome.goodput))
     _show_faults(name, outcome)
     return outcome

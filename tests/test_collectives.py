@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,11 +109,8 @@ def test_the_group_in_which_ranks_parted_is_found_among_others() -> None:
     assert (found.group, found.ranks) == ("7", (2,))
 
 
-def test_a_thousand_ranks_are_compared_within_a_second() -> None:
-    ranks = {rank: calls(300 - (rank == 777)) for rank in range(1024)}
-    started = time.perf_counter()
-    found = parting(ranks)
-    assert time.perf_counter() - started < 5.0, "one second on a quiet machine"
+def test_the_one_of_a_thousand_ranks_is_found() -> None:
+    found = parting({rank: calls(300 - (rank == 777)) for rank in range(1024)})
     assert found is not None
     assert found.ranks == (777,)
 
@@ -149,6 +145,22 @@ def test_a_process_that_does_not_listen_is_not_signalled(tmp_path: Path) -> None
         assert flight_recorder.collect({0: process.pid}, tmp_path) == {}
         assert process.poll() is None, "the signal would have ended it"
         process.kill()
+
+
+def test_a_recorder_is_read_without_an_import_that_takes_seconds() -> None:
+    """A rank answers while it hangs, or has a moment left after SIGTERM."""
+    reads = (
+        "import sys, torch, torch.distributed as dist; from components.reliability import flight_recorder\n"
+        "dist.init_process_group('gloo', init_method='tcp://127.0.0.1:0', rank=0, world_size=1)\n"
+        "def train(): dist.all_reduce(torch.ones(3))\n"
+        "train()\n"
+        "(call,) = flight_recorder.own()\n"
+        "print(call.told, 'torch._inductor' in sys.modules, '_inductor' in vars(torch))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", reads], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "all_reduce of 3 Float (train, <string>:3) False False", done.stderr
 
 
 TARGET = """

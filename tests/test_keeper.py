@@ -34,9 +34,10 @@ def keeper_of(folder: str, tmp_path: Path, *gates: str, keep_last: int = 2) -> K
 
 
 def looks(keeper: Keeper) -> None:
-    """A look, to its end."""
-    with keeper:
-        keeper()
+    """A look, to its end; what it refuses is kept for the next call."""
+    keeper()
+    assert keeper._thread
+    keeper._thread.join()
 
 
 def standing(folder: str) -> dict[int, str]:
@@ -77,6 +78,18 @@ def test_training_that_went_wrong_is_refused_once_and_the_next_attempt_is_not_bl
         keeper()
     looks(keeper)
     assert standing(folder) == {4: "quarantined", 2: "validated"}
+
+
+def test_what_is_refused_after_an_attempt_has_ended_is_not_held_against_the_next(
+    folder: str, tmp_path: Path, make_checkpoint: Make
+) -> None:
+    make_checkpoint(folder, 4, to="committed")
+    keeper = keeper_of(folder, tmp_path, "files_match_manifest", "weights_are_finite")
+    keeper()
+    keeper.rest()
+    assert standing(folder) == {4: "quarantined"}
+    keeper()
+    keeper.rest()
 
 
 def test_files_that_rot_are_set_aside_and_the_job_goes_on(
@@ -129,5 +142,6 @@ def test_without_gates_nothing_is_judged_and_nothing_goes(
     for step in (2, 4, 6):
         make_checkpoint(tmp_path, step, to="committed")
     keeper = Keeper(str(tmp_path), {}, Retention(keep_last=1), tmp_path / "scratch", look_seconds=0)
-    looks(keeper)
+    keeper()
+    keeper.rest()
     assert standing(str(tmp_path)) == {6: "committed", 4: "committed", 2: "committed"}

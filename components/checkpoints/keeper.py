@@ -65,13 +65,20 @@ class Keeper:
             self._thread = Thread(target=self._look, name="keeper", daemon=True)
             self._thread.start()
 
+    def rest(self) -> None:
+        """Between attempts, whose start judges and deletes as well: the look that goes on comes to its end.
+
+        What it may refuse stands in the states, and is not held against the attempt that comes next.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        self._refusal = None
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The look that goes on comes to its end; what it may refuse stands in the states."""
-        if self._thread is not None:
-            self._thread.join()
+        self.rest()
 
     def _look(self) -> None:
         try:

@@ -18,10 +18,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from components.reliability import stacks
@@ -86,9 +87,28 @@ def own() -> list[Collective]:
     """The last collectives of this process, oldest first."""
     from torch._C import _distributed_c10d
 
-    dump: bytes = _distributed_c10d._dump_fr_trace()  # type: ignore[attr-defined]
+    with _no_import_of_inductor():
+        dump: bytes = _distributed_c10d._dump_fr_trace()  # type: ignore[attr-defined]
     trace = pickle.loads(dump)  # of our own memory, by our own library
     return [collective(entry) for entry in trace.get("entries", [])[-LAST:]]
+
+
+@contextmanager
+def _no_import_of_inductor() -> Iterator[None]:
+    """torch asks for `torch._inductor` when it names the lines of a stack, and importing that takes seconds.
+
+    Where nobody has imported it, it has compiled none of these lines, so an empty one answers as well.
+    """
+    import torch
+
+    if "_inductor" in vars(torch):
+        yield
+        return
+    torch._inductor = SimpleNamespace()
+    try:
+        yield
+    finally:
+        del torch._inductor
 
 
 def collective(entry: Mapping[str, Any]) -> Collective:
