@@ -4,6 +4,12 @@ STANCHION_FAULT='{"kind": "sleep", "rank": 1, "step": 20, "phase": "data", "once
 
 Without that variable a call costs one cached look-up. `once` names a file that is made when the fault
 strikes: a restarted job finds it and is spared.
+
+Most kinds strike a process, in any phase. Those that break something a loop holds (a batch, the engine with
+its gradients) have a `POINT` in their file: a place of the loop, named like a phase, that hands it over:
+
+    batch        after the data phase, the batch            collective   before the optimizer, the engine
+    gradient     after the backward pass, the engine        replica      after the optimizer, the engine
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ import os
 import time
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -35,6 +41,7 @@ class Drill(Config):
     rank: int = 0
     step: int = 1
     phase: str = "data"
+    """Or the point of the loop, which is that of the kind where it has one."""
 
     steps: int = Field(default=1, ge=1)
     """In how many steps from `step` on it strikes."""
@@ -45,10 +52,23 @@ class Drill(Config):
     once: str | None = None
     """File that is made when the fault strikes, and that spares whoever finds it."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _placed(cls, values: Any) -> Any:
+        """A kind that strikes at one point only need not be told which."""
+        if not isinstance(values, dict) or "phase" in values or "kind" not in values:
+            return values
+        point = point_of(values["kind"])
+        return {**values, "phase": point} if point else values
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        """A wrong kind, or a length for a fault that has none, is refused before a job starts."""
+        """A wrong kind, a wrong place, or a length for a fault that has none: refused before a job starts."""
         _ = self.config
+        if (point := point_of(self.kind)) and self.phase != point:
+            raise ValueError(
+                f"'{self.kind}' strikes at '{point}', not at '{self.phase}'; leave the phase out"
+            )
         return self
 
     @property
@@ -64,15 +84,23 @@ class Drill(Config):
         return {VARIABLE: self.model_dump_json()}
 
 
-def inject(rank: int, step: int, phase: str) -> None:
-    """Break this rank now, when the drill says so."""
+def point_of(kind: str) -> str | None:
+    """Where in a loop this kind is handed what it breaks; None when it breaks the process, wherever it is."""
+    point: str | None = getattr(load(KINDS, kind), "POINT", None)
+    return point
+
+
+def inject(rank: int, step: int, phase: str, target: Any = None) -> None:
+    """Break this rank now, or what it holds, when the drill says so."""
     drill = _drill()
     if drill is None or (rank, phase) != (drill.rank, drill.phase):
+        return
+    if target is None and point_of(drill.kind):
         return
     if not drill.step <= step < drill.step + drill.steps or not _may_strike(drill, step):
         return
     logger.warning("drill: %s at rank %d, step %d, phase %s", drill.kind, rank, step, phase)
-    _strike(drill)
+    _strike(drill, target)
 
 
 def struck_at(marker: Path) -> float | None:
@@ -99,5 +127,6 @@ def _may_strike(drill: Drill, step: int) -> bool:
     return True
 
 
-def _strike(drill: Drill) -> None:
-    load(KINDS, drill.kind).strike(drill.config)
+def _strike(drill: Drill, target: Any) -> None:
+    given = (target,) if point_of(drill.kind) else ()
+    load(KINDS, drill.kind).strike(drill.config, *given)

@@ -21,6 +21,7 @@ from components.data.stream import fixed_batch
 from components.jobs import Rank, this_rank
 from components.observability.provenance import code_digest
 from components.plugins import Config
+from components.reliability.faults import inject
 from components.training import engine as engines
 from components.training import model as models
 from components.training.batch_loss import batch_losses, weighted
@@ -142,12 +143,15 @@ class Trainer:
         training, ranks, step = self.settings.training, self.rank.world_size, self.step + 1
         with self.phases("data"):
             fed = self.feed.next()
+            self._drill("batch", fed.batch)
         with self.phases("forward"):
             losses = batch_losses(self.engine, fed.batch, self.device, training.packing)
             even = not self.feed.uneven
             loss = losses.mean() if even else weighted(losses, world_size=ranks, targets=fed.targets)
         with self.phases("backward"):
             self.engine.backward(loss)
+            self._drill("gradient", self.engine)
+            self._drill("collective", self.engine)
         with self.phases("optimizer"):
             rate = learning_rate(
                 step,
@@ -156,6 +160,7 @@ class Trainer:
                 warmup=int(training.warmup_share * training.steps),
             )
             norm = engines.step(self.engine, rate=rate)
+            self._drill("replica", self.engine)
             mean = engines.mean_over_ranks(float(loss.item()))
         self.losses.append(mean)
         self.rank.events.write(
@@ -167,6 +172,10 @@ class Trainer:
             tokens=fed.tokens,
             seconds=self.phases.seconds(),
         )
+
+    def _drill(self, point: str, held: Any) -> None:
+        """Where a drill may break what this rank holds, in the time of the phase that it is in."""
+        inject(self.rank.rank, self.step + 1, point, held)
 
     def _evaluate(self) -> None:
         """The loss of the weights as they are now, on the batch that every gate will use."""
