@@ -66,7 +66,9 @@ RUN = Run(
         steps=STEPS, checkpoint_every=SAVED_EVERY, evaluate_every=SAVED_EVERY, held_out_sequences=16
     ),
 )
-LIMITS = Limits(max_restarts=len(MOMENTS), backoff_seconds=0.0, poll_seconds=0.05)
+LIMITS = Limits(
+    max_restarts=len(MOMENTS), crash_loop_after=len(MOMENTS) + 1, backoff_seconds=0.0, poll_seconds=0.05
+)
 
 CHECKLIST = [
     "Every rank writes under a name that no reader looks at, flushes, and reports its digests.",

@@ -61,6 +61,6 @@ def _train(run: Run, profile: Profile, stage: Stage, shards: Artifact) -> dict[s
     stage.faults += outcome.faults
     stage.metrics |= outcome.result | course(events)
     stage.metrics |= {"restarts": outcome.restarts, "job_seconds": outcome.seconds}
-    stage.metrics |= {"goodput": outcome.goodput}
+    stage.metrics |= {"goodput": outcome.goodput, "mttr_seconds": outcome.mttr_seconds}
     show_training(stage.metrics)
     return outcome.result

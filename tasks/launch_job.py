@@ -54,9 +54,16 @@ def launch_job(
 
     with keeper or nullcontext():
         outcome = supervise(next_job, launcher, watched.limits, look, detectors=watched.detectors_of)
-    get_run_logger().info("%s: %s", name, goodput.told(outcome.goodput))
+    get_run_logger().info("%s: %s%s", name, goodput.told(outcome.goodput), _recovery(outcome))
     _show_faults(name, outcome)
     return outcome
+
+
+def _recovery(outcome: Outcome) -> str:
+    """For the log line; empty when nothing had to recover."""
+    if outcome.mttr_seconds is None:
+        return ""
+    return f"; {outcome.restarts} restarts, {outcome.mttr_seconds:.1f} s to recover on average"
 
 
 class _Progress:

@@ -203,7 +203,12 @@ class Case:
     def run(self, kills: list[Kill]) -> None:
         """Let the supervisor start the job until it has come to its end."""
         self._kills = kills
-        limits = Limits(max_restarts=len(kills), backoff_seconds=0.0, poll_seconds=0.004)
+        limits = Limits(
+            max_restarts=len(kills),
+            crash_loop_after=len(kills) + 2,
+            backoff_seconds=0.0,
+            poll_seconds=0.004,
+        )
         supervise(self.attempt, self.profile.launcher, limits, self._look, _forked.launch)
         self._inspect()
 

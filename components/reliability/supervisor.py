@@ -3,8 +3,8 @@
 Pattern: Supervised Restart
 Problem: a crash or hang at night costs the hours until someone looks, and a hasty kill destroys the cause.
 Answer: a process outside the job judges its beats, writes the incident down, ends every process, proves it,
-and starts again from the newest validated checkpoint, a bounded number of times.
-Trade-off: steps since that checkpoint are repeated, and a fault that comes back uses the restarts up.
+and starts again from the newest validated checkpoint, as long as that helps (see `restarts`).
+Trade-off: steps since that checkpoint are repeated.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from components.reliability.finding import FIRST, Attempt, Detector, Finding, Si
 from components.reliability.goodput import Window, account
 from components.reliability.heartbeat import Beat
 from components.reliability.incidents import Incident
+from components.reliability.restarts import Ended, Enough, Restarts
 from components.reliability.watchdog import Limits, Watchdog
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,12 @@ class Outcome(BaseModel):
     goodput: dict[str, float] = {}
     """Seconds of useful steps and of each cause of loss; they sum to `seconds`."""
 
+    @property
+    def mttr_seconds(self) -> float | None:
+        """Mean time to recovery: from a fault found until every rank stepped again; None without one."""
+        taken = [fault.seconds_to_recover for fault in self.faults if fault.seconds_to_recover is not None]
+        return sum(taken) / len(taken) if taken else None
+
 
 def supervise(
     job_for: Callable[[Attempt], Job],
@@ -74,7 +81,7 @@ def supervise(
     """
     limits = limits or Limits()
     launch = launch or load("components.launchers", name_of(launcher)).launch
-    ledger, attempt = Ledger(), FIRST
+    ledger, attempt, restarts = Ledger(), FIRST, Restarts(limits)
     with terminated_means_unwound():
         while True:
             job = job_for(attempt)
@@ -85,10 +92,12 @@ def supervise(
             if finding is None:
                 ledger.recovered()
                 return ledger.outcome(job, restarts=attempt.number)
-            if attempt.number == limits.max_restarts:
-                _give_up(job, finding, ledger)
-            logger.error("%s: %s; kept in %s; starting again", job.name, finding.kind, ledger.bundles[-1])
-            time.sleep(limits.backoff_seconds * 2**attempt.number)
+            next_ = restarts.after(watch.ended(finding, launched))
+            if isinstance(next_, Enough):
+                _give_up(job, finding, ledger, next_.why)
+            kept, pause = ledger.bundles[-1], next_.seconds
+            logger.error("%s: %s; kept in %s; again in %.1f s", job.name, finding.kind, kept, pause)
+            time.sleep(pause)
             attempt = Attempt(attempt.number + 1, (*attempt.findings, finding))
 
 
@@ -173,6 +182,14 @@ class _Watch:
             return self._keep(self._crash(code))
         finally:
             self.handle.stop()
+
+    def ended(self, finding: Finding, launched: float) -> Ended:
+        """How far the attempt came that was launched at that Unix time."""
+        beats = heartbeat.read(self.job.folder / "beats")
+        steps = events.read(self.job.folder / "events", "step", rank=0)
+        first = next((int(event["step"]) for event in steps if event["at"] >= launched), None)
+        furthest = min((beat.step for beat in beats), default=0) if len(beats) == self.job.processes else 0
+        return Ended(finding, time.monotonic(), first, furthest)
 
     def _look(self) -> Finding | None:
         beats = heartbeat.read(self.job.folder / "beats")
@@ -264,9 +281,9 @@ def _fault(finding: Finding, at: float) -> Fault:
     )
 
 
-def _give_up(job: Job, finding: Finding, ledger: Ledger) -> NoReturn:
-    """Restarts are used up."""
-    read = f"read {ledger.bundles[-1]}/summary.md"
+def _give_up(job: Job, finding: Finding, ledger: Ledger, why: str) -> NoReturn:
+    """Another restart would not help, or none is left."""
+    read = f"{why}; read {ledger.bundles[-1]}/summary.md"
     if finding.kind in ("stall", "collective_mismatch"):
         raise JobStalled(
             f"{job.name} came to a stop {ledger.ended} times, last: {finding.sentence}; {read}",

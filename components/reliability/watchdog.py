@@ -17,15 +17,15 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from components.plugins import Config
 from components.reliability.finding import Confidence, Finding
 from components.reliability.heartbeat import PHASES, Beat
+from components.reliability.restarts import Budget
 
 STEP_PHASES = {"data", "forward", "backward", "optimizer"}
 REMEMBERED_STEPS = 64
 
 
-class Limits(Config):
+class Limits(Budget):
     """How long a rank may stand in one place, and how often a job may be started again."""
 
     step_factor: float = Field(default=5.0, gt=1)
@@ -57,12 +57,6 @@ class Limits(Config):
 
     poll_seconds: float = Field(default=0.2, gt=0)
     """Time between two looks at the beats."""
-
-    max_restarts: int = Field(default=2, ge=0)
-    """How often a job is started again after a crash or a stall."""
-
-    backoff_seconds: float = Field(default=1.0, ge=0)
-    """Wait before the first restart; doubles each time."""
 
 
 def stall(beat: Beat, *, seconds: float, limit: float, tied: int, waiting: int) -> Finding:
