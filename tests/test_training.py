@@ -54,6 +54,23 @@ def test_a_resumed_job_repeats_the_uninterrupted_one_to_the_last_bit(
     assert one.tensors == other.tensors
     assert one.partitions == other.partitions
     assert one.held_out == other.held_out
+    for rank in (0, 1):
+        every_step_is_told_in_full(events.read(tmp_path / "whole" / "job" / "events", rank=rank))
+
+
+def every_step_is_told_in_full(written: list[dict[str, Any]]) -> None:
+    steps = [event for event in written if event["kind"] == "step"]
+    assert [event["step"] for event in steps] == [1, 2, 3, 4]
+    for event in steps:
+        waited, seconds = event["communication"], event["seconds"]
+        assert set(seconds) == set(waited) == {"data", "forward", "backward", "optimizer"}
+        assert 0 < waited["optimizer"] <= seconds["optimizer"]
+        assert all(waited[phase] <= seconds[phase] for phase in seconds)
+        assert event["tokens"] / event["tokens_per_second"] >= sum(seconds.values()) - 1e-4
+        assert 0 < event["mfu"] < 1
+        assert event["memory_bytes"] > 10**8
+    for kind, phase in (("evaluate", "evaluate"), ("save", "checkpoint")):
+        assert [list(event["seconds"]) for event in written if event["kind"] == kind] == [[phase]] * 2
 
 
 @pytest.mark.slow

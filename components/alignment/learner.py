@@ -87,6 +87,7 @@ class Learner:
             scratch=Path(settings.scratch),
             tokenizer=self.origin.path,
             config=training.checkpoints,
+            waits=self.phases,
         )
 
     def _resume(self, url: str) -> None:
@@ -113,8 +114,11 @@ class Learner:
         """Measure the loss on raw held-out text, for the gates, and publish a checkpoint of all ranks."""
         with self.phases("evaluate"):
             draft = self._draft(facts)
+        loss, told = self.held_out_loss, self.rank.events
+        told.write("evaluate", step=self.step, held_out_loss=loss, **self.phases.spent("evaluate"))
         with self.phases("checkpoint"):
             self.saver.save(self.engine, draft)
+        told.write("save", step=self.step, **self.phases.spent("checkpoint"))
 
     def _tell(self, done: list[Saved]) -> None:
         """Saves that have come to an end since the step before."""
@@ -151,8 +155,7 @@ class Learner:
 
     def result(self, **figures: Any) -> dict[str, Any]:
         """What rank 0 leaves, once the last checkpoint is whole."""
-        with self.phases("checkpoint"):
-            self._tell(self.saver.close())
+        self._tell(self.saver.close())
         self.rank.heartbeat.beat(self.step, "done")
         spent = {name: round(seconds, 3) for name, seconds in self.phases.total.items()}
         return {

@@ -81,7 +81,7 @@ class Policy:
             **self.last,
             gradient_norm=norm,
             learning_rate=rate,
-            seconds=learner.phases.seconds(),
+            **learner.phases.spent(),
         )
 
     def _write(self, step: int) -> Rollout:

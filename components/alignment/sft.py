@@ -108,7 +108,7 @@ class Tuner:
             gradient_norm=norm,
             learning_rate=rate,
             tokens=tokens,
-            seconds=learner.phases.seconds(),
+            **learner.phases.spent(),
         )
 
 

@@ -18,7 +18,7 @@ class EventLog:
         self._file = (folder / f"rank-{rank:05d}.jsonl").open("a", buffering=1)
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Write one event: `step`, `evaluate`, `checkpoint`, `resume`, or `update` (of a policy)."""
+        """Write one event: `step`, `evaluate`, `save`, `checkpoint`, `resume`, or `update` (of a policy)."""
         event = {"at": time.time(), "kind": kind, "rank": self.rank, **fields}
         self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
 

@@ -31,12 +31,15 @@ def points(events: Iterable[Event], kind: str, *names: str) -> Points:
 
 
 def step_seconds(events: Iterable[Event]) -> dict[int, dict[str, float]]:
-    """Mean seconds of a step by rank and phase; the first steps warm up and are left out."""
+    """Mean seconds of a step by rank and phase; the first steps warm up and are left out.
+
+    Waits inside collectives are taken out of their phases and stand by themselves, as `communication`.
+    """
     timed = [event for event in events if event.get("kind") == "step" and event.get("seconds")]
     warm = timed[len(timed) // 20 :]
     by_rank: dict[int, list[Mapping[str, float]]] = {}
     for event in warm:
-        by_rank.setdefault(int(event.get("rank", 0)), []).append(event["seconds"])
+        by_rank.setdefault(int(event.get("rank", 0)), []).append(_parted(event))
     return {rank: _mean(spent) for rank, spent in sorted(by_rank.items())}
 
 
@@ -140,6 +143,13 @@ def _estimate(value: Any, form: str = ".3g") -> tuple[str, str] | None:
 def _mean(spent: list[Mapping[str, float]]) -> dict[str, float]:
     phases = {phase for one in spent for phase in one}
     return {phase: sum(one.get(phase, 0.0) for one in spent) / len(spent) for phase in sorted(phases)}
+
+
+def _parted(event: Event) -> dict[str, float]:
+    """The phases of one step without their waits, and those together; as many seconds as before."""
+    waited: Mapping[str, float] = event.get("communication") or {}
+    alone = {phase: seconds - waited.get(phase, 0.0) for phase, seconds in event["seconds"].items()}
+    return alone | ({"communication": sum(waited.values())} if waited else {})
 
 
 def _change(metrics: Mapping[str, Any], name: str) -> tuple[float, float] | None:

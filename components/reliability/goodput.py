@@ -89,6 +89,10 @@ def _of_attempt(
             yield from _of_step(seconds, until - at, useful)
         elif event["kind"] == "evaluate" and begun:
             yield "evaluate", until - at
+        elif event["kind"] == "save" and begun:
+            stalled = min(sum(event.get("seconds", {}).values()), until - at)
+            yield "checkpoint", stalled
+            yield "other", until - at - stalled
         elif event["kind"] == "checkpoint" and begun:
             stalled = min(float(event.get("seconds_stalled", 0.0)), until - at)
             yield "checkpoint", stalled

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from components.plugins import Config, load
+from components.training.communication import CLOCK
 
 BETAS = (0.9, 0.95)
 
@@ -36,6 +37,8 @@ def join(device: str, timeout_seconds: float) -> torch.device:
         verbose=False,
         timeout=timedelta(seconds=timeout_seconds),
     )
+    if device == "cpu":
+        CLOCK.start()
     return torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
 
 

@@ -6,8 +6,6 @@ job that resumes at step n goes on exactly as the one that was interrupted.
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,17 +16,21 @@ from components.checkpoints.resume import resume
 from components.checkpoints.save import Saved, Saver
 from components.data import tokenizer
 from components.data.stream import fixed_batch
+from components.errors import TrainingError
 from components.jobs import Rank, this_rank
 from components.observability.provenance import code_digest
 from components.plugins import Config
 from components.reliability.faults import inject
 from components.training import engine as engines
+from components.training import gradients
 from components.training import model as models
 from components.training.batch_loss import batch_losses, weighted
 from components.training.config import Model, Training
 from components.training.evaluate import held_out_loss, measured
 from components.training.feed import Feed
+from components.training.guard import Guard, Refusal
 from components.training.phases import Phases
+from components.training.readout import Readout, peak_resident_bytes
 from components.training.schedule import learning_rate
 
 TRAINED = ("data", "forward", "backward", "optimizer")
@@ -92,14 +94,25 @@ class Trainer:
             gradient_clip=training.gradient_clip,
             timeout_seconds=training.timeout_seconds,
         )
+        self.own_gradient = gradients.OwnGradient(self.engine)
+        self.guard = Guard(training.gradients)
         if settings.resume_from:
             self._resume(settings.resume_from)
+        self.readout = Readout(
+            self.phases,
+            settings.model,
+            parameters=self.parameters,
+            vocab_size=self.data.vocab_size,
+            device=self.device,
+            precision=training.precision,
+        )
         self.saver = Saver(
             self.engine,
             folder=settings.checkpoints,
             scratch=Path(settings.scratch),
             tokenizer=self.tokenizer,
             config=training.checkpoints,
+            waits=self.phases,
         )
         rate = training.checkpoints.failures_per_1000_node_days
         self.interval = Interval(
@@ -117,6 +130,7 @@ class Trainer:
         self.tokens_before = self.feed.tokens_seen
         self.checkpoint, self.held_out = url, found.held_out
         self.losses = [float(found.facts["loss"])]
+        self.guard = Guard(self.settings.training.gradients, **found.facts.get("gradients", {}))
         self.rank.events.write("resume", step=self.step, checkpoint=url)
 
     def run(self) -> dict[str, Any]:
@@ -132,8 +146,7 @@ class Trainer:
                 self._evaluate()
             if save:
                 self._save()
-        with self.phases("checkpoint"):
-            self._tell(self.saver.close())
+        self._tell(self.saver.close())
         self.rank.heartbeat.beat(self.step, "done")
         self.feed.close()
         return self._result(time.perf_counter() - started)
@@ -159,19 +172,35 @@ class Trainer:
                 peak=training.learning_rate,
                 warmup=int(training.warmup_share * training.steps),
             )
-            norm = engines.step(self.engine, rate=rate)
+            norms, (total,) = gradients.measure(self.engine, self.own_gradient, float(loss.item()))
+            refusal = self.guard.judge(norms, sharded=gradients.is_sharded(self.engine))
+            if refusal is None:
+                engines.step(self.engine, rate=rate)
+            else:
+                self._skip(refusal)
             self._drill("replica", self.engine)
-            mean = engines.mean_over_ranks(float(loss.item()))
+        mean = total / ranks
         self.losses.append(mean)
         self.rank.events.write(
             "step",
             step=step,
             loss=mean,
-            gradient_norm=norm,
+            gradient_norm=self.guard.norm,
             learning_rate=rate,
-            tokens=fed.tokens,
-            seconds=self.phases.seconds(),
+            **self.readout.of_step(fed.tokens),
         )
+
+    def _skip(self, refusal: Refusal) -> None:
+        """A step that leaves everything as it was; too many in a row, and the attempt ends, on all ranks."""
+        gradients.leave_out(self.engine)
+        told = {"reason": refusal.reason, "culprit": refusal.rank, "figures": refusal.figures}
+        self.rank.events.write("skipped_step", step=self.step + 1, **told)
+        if self.guard.at_its_end:
+            whose = "all ranks" if refusal.rank is None else f"rank {refusal.rank}"
+            raise TrainingError(
+                f"{self.guard.skipped} steps in a row had a bad gradient, the last of {whose} in step "
+                f"{self.step + 1}: {refusal.reason}; look at its batches, or take that rank's device out"
+            )
 
     def _drill(self, point: str, held: Any) -> None:
         """Where a drill may break what this rank holds, in the time of the phase that it is in."""
@@ -189,7 +218,9 @@ class Trainer:
             precision=training.precision,
             device=self.settings.device,
         )
-        self.rank.events.write("evaluate", step=self.step, held_out_loss=loss)
+        self.rank.events.write(
+            "evaluate", step=self.step, held_out_loss=loss, **self.phases.spent("evaluate")
+        )
 
     def _save(self) -> None:
         """A checkpoint of all ranks."""
@@ -210,10 +241,12 @@ class Trainer:
                 "parallelism": settings.parallelism,
                 "loss": self.losses[-1],
                 "tokens_seen": self.feed.tokens_seen,
+                "gradients": self.guard.state,
             },
         )
         with self.phases("checkpoint"):
             before = self.saver.save(self.engine, draft)
+        self.rank.events.write("save", step=self.step, **self.phases.spent("checkpoint"))
         self._tell(self.saver.poll())
         if self.interval.every == "auto":
             self._choose_interval(before)
@@ -254,11 +287,8 @@ class Trainer:
             "seconds_by_phase": {name: round(spent, 3) for name, spent in self.phases.total.items()},
             "parameters": self.parameters,
             "world_size": self.rank.world_size,
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
+            "peak_rss_bytes": peak_resident_bytes(),
         }
-
-
-_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def main() -> None:
