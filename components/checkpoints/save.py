@@ -23,6 +23,8 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -44,6 +46,8 @@ from components.reliability.faults import inject
 NICE = 15
 """Of the thread that writes: it gives way to a trainer that computes on the same cores."""
 logger = logging.getLogger(__name__)
+Waits = Callable[[str], AbstractContextManager[None]]
+"""What training is in while it waits: `snapshot` for the copy, `flush` for the writer. See `phases.py`."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,18 @@ class Saved:
 class Saver:
     """One rank's saver. All ranks make one together, once the engine is there."""
 
-    def __init__(self, engine: Any, *, folder: str, scratch: Path, tokenizer: Path, config: Config) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        *,
+        folder: str,
+        scratch: Path,
+        tokenizer: Path,
+        config: Config,
+        waits: Waits = nullcontext,
+    ) -> None:
         self.folder, self.scratch, self.config = folder, scratch, config
+        self._waits = waits
         self.url: str | None = None
         """The newest that this saver has published."""
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
@@ -143,13 +157,17 @@ class Saver:
 
     def _settle(self) -> None:
         """Before anything changes: the copy is whole."""
+        if self._copied.is_set():
+            return
         started = time.perf_counter()
-        self._copied.wait()
+        with self._waits("snapshot"):
+            self._copied.wait()
         self._stalled += time.perf_counter() - started
 
     def _wait(self) -> Saved | None:
         if self._thread is not None:
-            self._thread.join()
+            with self._waits("flush"):
+                self._thread.join()
             self._thread = None
         return self._ended
 

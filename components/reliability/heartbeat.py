@@ -21,12 +21,15 @@ PHASES = (
     "data",
     "forward",
     "backward",
+    "snapshot",
     "optimizer",
     "evaluate",
+    "flush",
     "checkpoint",
     "done",
 )
-"""In the order in which a step goes through them: of two ranks at one step, the earlier phase is behind."""
+"""In the order in which a step goes through them: of two ranks at one step, the earlier phase is behind.
+`snapshot`: the optimizer waits for a checkpoint's copy in memory; `flush`: for the writer of one."""
 LAYOUT = struct.Struct("<qqqd")  # process id, step, phase, Unix time
 
 
