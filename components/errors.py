@@ -14,6 +14,7 @@ StanchionError
 ├── JobError                 a launched job ended badly
 │   ├── JobFailed            a rank exited with an error
 │   └── JobStalled           ranks are alive but the step count stands still
+├── TrainingError            training cannot go on: gradients stay bad, replicas differ
 ├── ServingError             the server is not fit to take traffic
 └── StageMissing             a stage was asked for before the one it rests on
 """
@@ -96,6 +97,10 @@ class JobStalled(JobError):
     def __init__(self, message: str, *, rank: int, step: int, phase: str) -> None:
         super().__init__(message)
         self.rank, self.step, self.phase = rank, step, phase
+
+
+class TrainingError(StanchionError):
+    """Training cannot go on from what is in memory; an earlier checkpoint may be good."""
 
 
 class ServingError(StanchionError):

@@ -11,6 +11,7 @@ from components.data.mending.quarantine import Policy
 from components.data.packing import Config as Packing
 from components.errors import ConfigError
 from components.plugins import Config
+from components.training.guard import Config as Guard
 
 
 class Model(Config):
@@ -88,6 +89,9 @@ class Training(Config):
 
     gradient_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient over all parameters."""
+
+    gradients: Guard = Guard()
+    """Which gradients never reach the optimizer."""
 
     precision: str = Field(default="bf16", pattern="^(bf16|fp32)$")
     """Number format of weights and activations; the optimizer keeps fp32 masters."""
