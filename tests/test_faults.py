@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 
 from components.errors import ConfigError
 from components.jobs import FOLDER_VARIABLE
-from components.plugins import names
+from components.plugins import load, names
 from components.reliability import live_faults
 from components.reliability.faults import KINDS, Drill, point_of, struck_at
 
@@ -28,7 +29,14 @@ for step in range(1, 5):
 """
 ENDS = {"kill": -signal.SIGKILL, "exit": 1}
 STANDS = ("blocked_loader", "busy_gil", "sleep", "stop")
+TOUCHED_HERE = ("failing_storage", "partition", "slow_storage")
+"""What they break is a file or a connection, of this very process."""
 Start = Callable[[Drill], "subprocess.Popen[str]"]
+
+
+def strike(kind: str, **chosen: float) -> None:
+    module = load(KINDS, kind)
+    module.strike(module.Config.model_validate(chosen))
 
 
 @pytest.fixture
@@ -56,7 +64,9 @@ def wait_until_struck(marker: Path) -> None:
 
 
 def test_every_kind_that_strikes_a_process_is_tried_here() -> None:
-    assert {*ENDS, *STANDS, "slow_rank"} == {kind for kind in names(KINDS) if point_of(kind) is None}
+    assert {*ENDS, *STANDS, *TOUCHED_HERE, "slow_rank"} == {
+        kind for kind in names(KINDS) if point_of(kind) is None
+    }
 
 
 @pytest.mark.parametrize("kind", sorted(ENDS))
@@ -89,6 +99,61 @@ def test_a_slow_rank_is_slow_in_as_many_steps_as_asked_and_a_restart_is_spared(
     said, _ = start(drill).communicate(timeout=20)
     assert said.split() == ["1", "2", "3", "4"]
     assert struck_at(marker) == struck
+
+
+@pytest.fixture
+def shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.setattr(os, "pread", os.pread)  # a fault stays until the process ends
+    (tmp_path / "train-000000.tar").write_bytes(bytes(4096))
+    descriptor = os.open(tmp_path / "train-000000.tar", os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_a_read_from_failing_storage_is_an_error_of_the_kernel(shard: int, tmp_path: Path) -> None:
+    with (tmp_path / "other").open("wb+") as other:
+        strike("failing_storage")
+        with pytest.raises(OSError, match="Input/output error"):
+            os.pread(shard, 100, 512)
+        assert os.pread(other.fileno(), 100, 0) == b""
+
+
+def test_failing_storage_without_an_open_shard_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no shard open"):
+        strike("failing_storage")
+
+
+def test_reads_from_slow_storage_are_slow_and_right_until_its_time_is_over(shard: int) -> None:
+    strike("slow_storage", seconds=0.1, lasts=0.15)
+    strike("slow_storage", seconds=0.1, lasts=0.15)  # once in each step; waits do not add up
+    started = time.monotonic()
+    assert os.pread(shard, 100, 512) == bytes(100)
+    assert 0.1 <= time.monotonic() - started < 0.19
+    time.sleep(0.1)
+    started = time.monotonic()
+    assert os.pread(shard, 100, 512) == bytes(100)
+    assert time.monotonic() - started < 0.1
+
+
+def test_a_partition_lets_nothing_in_breaks_no_connection_and_spares_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as ranks, socket.create_server(("127.0.0.1", 0)) as store:
+        monkeypatch.setenv("MASTER_PORT", str(store.getsockname()[1]))
+        pairs = []
+        for server in (ranks, store):
+            client = socket.create_connection(server.getsockname())
+            pairs.append((client, server.accept()[0]))
+        strike("partition")
+        for client, accepted in pairs:
+            accepted.sendall(b"step")
+            client.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            pairs[0][0].recv(4)
+        assert pairs[1][0].recv(4) == b"step"
+        for client, accepted in pairs:
+            client.close()
+            accepted.close()
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("kil", None), ("kill", 3)])
