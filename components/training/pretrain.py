@@ -6,8 +6,6 @@ job that resumes at step n goes on exactly as the one that was interrupted.
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +30,7 @@ from components.training.evaluate import held_out_loss, measured
 from components.training.feed import Feed
 from components.training.guard import Guard, Refusal
 from components.training.phases import Phases
+from components.training.readout import Readout, peak_resident_bytes
 from components.training.schedule import learning_rate
 
 TRAINED = ("data", "forward", "backward", "optimizer")
@@ -99,12 +98,21 @@ class Trainer:
         self.guard = Guard(training.gradients)
         if settings.resume_from:
             self._resume(settings.resume_from)
+        self.readout = Readout(
+            self.phases,
+            settings.model,
+            parameters=self.parameters,
+            vocab_size=self.data.vocab_size,
+            device=self.device,
+            precision=training.precision,
+        )
         self.saver = Saver(
             self.engine,
             folder=settings.checkpoints,
             scratch=Path(settings.scratch),
             tokenizer=self.tokenizer,
             config=training.checkpoints,
+            waits=self.phases,
         )
         rate = training.checkpoints.failures_per_1000_node_days
         self.interval = Interval(
@@ -138,8 +146,7 @@ class Trainer:
                 self._evaluate()
             if save:
                 self._save()
-        with self.phases("checkpoint"):
-            self._tell(self.saver.close())
+        self._tell(self.saver.close())
         self.rank.heartbeat.beat(self.step, "done")
         self.feed.close()
         return self._result(time.perf_counter() - started)
@@ -180,8 +187,7 @@ class Trainer:
             loss=mean,
             gradient_norm=self.guard.norm,
             learning_rate=rate,
-            tokens=fed.tokens,
-            seconds=self.phases.seconds(),
+            **self.readout.of_step(fed.tokens),
         )
 
     def _skip(self, refusal: Refusal) -> None:
@@ -212,7 +218,9 @@ class Trainer:
             precision=training.precision,
             device=self.settings.device,
         )
-        self.rank.events.write("evaluate", step=self.step, held_out_loss=loss)
+        self.rank.events.write(
+            "evaluate", step=self.step, held_out_loss=loss, **self.phases.spent("evaluate")
+        )
 
     def _save(self) -> None:
         """A checkpoint of all ranks."""
@@ -238,6 +246,7 @@ class Trainer:
         )
         with self.phases("checkpoint"):
             before = self.saver.save(self.engine, draft)
+        self.rank.events.write("save", step=self.step, **self.phases.spent("checkpoint"))
         self._tell(self.saver.poll())
         if self.interval.every == "auto":
             self._choose_interval(before)
@@ -278,11 +287,8 @@ class Trainer:
             "seconds_by_phase": {name: round(spent, 3) for name, spent in self.phases.total.items()},
             "parameters": self.parameters,
             "world_size": self.rank.world_size,
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
+            "peak_rss_bytes": peak_resident_bytes(),
         }
-
-
-_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def main() -> None:
