@@ -63,14 +63,14 @@ def every_step_is_told_in_full(written: list[dict[str, Any]]) -> None:
     assert [event["step"] for event in steps] == [1, 2, 3, 4]
     for event in steps:
         waited, seconds = event["communication"], event["seconds"]
-        assert set(seconds) == set(waited) == {"data", "forward", "backward", "optimizer"}
+        assert set(seconds) == set(waited) >= {"data", "forward", "backward", "optimizer"}
         assert 0 < waited["optimizer"] <= seconds["optimizer"]
         assert all(waited[phase] <= seconds[phase] for phase in seconds)
         assert event["tokens"] / event["tokens_per_second"] >= sum(seconds.values()) - 1e-4
         assert 0 < event["mfu"] < 1
         assert event["memory_bytes"] > 10**8
     for kind, phase in (("evaluate", "evaluate"), ("save", "checkpoint")):
-        assert [list(event["seconds"]) for event in written if event["kind"] == kind] == [[phase]] * 2
+        assert [phase in event["seconds"] for event in written if event["kind"] == kind] == [True] * 2
 
 
 @pytest.mark.slow

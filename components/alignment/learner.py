@@ -118,7 +118,7 @@ class Learner:
         told.write("evaluate", step=self.step, held_out_loss=loss, **self.phases.spent("evaluate"))
         with self.phases("checkpoint"):
             self.saver.save(self.engine, draft)
-        told.write("save", step=self.step, **self.phases.spent("checkpoint"))
+        told.write("save", step=self.step, **self.phases.spent("checkpoint", "flush"))
 
     def _tell(self, done: list[Saved]) -> None:
         """Saves that have come to an end since the step before."""

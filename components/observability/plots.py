@@ -20,6 +20,8 @@ PHASE_COLOURS = {
     "optimizer": "pink",
     "rollout": "blue",
     "evaluate": "slate",
+    "snapshot": "slate",
+    "flush": "slate",
     "checkpoint": "slate",
 }
 

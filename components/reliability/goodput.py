@@ -32,6 +32,7 @@ CAUSES = (
 """`start`: launch to the first step. `repeated`: steps that were lost and done again. `detection`: from the
 last step of an attempt that failed to its end. `restart`: between attempts. `ending`: after the last step."""
 WORK = ("forward", "backward", "optimizer")
+SAVING = ("snapshot", "flush", "checkpoint")
 Event = Mapping[str, Any]
 
 
@@ -107,8 +108,8 @@ def _of_attempt(
 def _of_step(seconds: Mapping[str, float], whole: float, useful: bool) -> Iterator[tuple[str, float]]:
     """The time since the event before, by what the phases say of it."""
     left = whole
-    for cause, phases in (("work", WORK), ("data", ("data",))):
+    for cause, phases in (("work", WORK), ("data", ("data",)), ("checkpoint", SAVING)):
         part = min(sum(seconds.get(phase, 0.0) for phase in phases), left)
         left -= part
-        yield cause if cause == "data" else "useful" if useful else "repeated", part
+        yield cause if cause != "work" else "useful" if useful else "repeated", part
     yield "other", left

@@ -74,9 +74,9 @@ class Phases:
         return {phase: round(spent, 6) for phase, spent in self._step.items()}
 
     def spent(self, *phases: str) -> dict[str, dict[str, float]]:
-        """Seconds of phases of the current step, all of them when none is named, as fields of an event."""
+        """Seconds of the current step in some phases, in all when none is named, as fields of an event."""
         seconds = self.seconds()
-        told = {"seconds": {name: seconds[name] for name in phases or seconds}}
+        told = {"seconds": {name: spent for name, spent in seconds.items() if not phases or name in phases}}
         if CLOCK.runs:
             told["communication"] = {name: round(self._waited[name], 6) for name in told["seconds"]}
         return told
