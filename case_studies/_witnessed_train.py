@@ -45,9 +45,10 @@ def place(folder: Path, rank: int) -> Path:
 def main() -> None:
     """Train, as `settings.json` of the job's folder says."""
     rank: Rank = this_rank()
-    result = WitnessedTrainer(rank, Settings.model_validate(rank.settings)).run()
+    trainer = WitnessedTrainer(rank, Settings.model_validate(rank.settings))
+    result = trainer.run()
     engines.leave()
-    rank.finish(result)
+    trainer.leave(result)
 
 
 if __name__ == "__main__":

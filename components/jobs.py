@@ -5,7 +5,8 @@ The folder is the contract between the launcher outside and the ranks inside:
     settings.json   what the target reads          logs/     stdout and stderr, one file a rank
     result.json     what rank 0 leaves at the end  events/   one JSON line a step and rank
     flight/         the last collectives            beats/    step and phase of each rank, live
-                    of each rank, when asked for
+                    of each rank, when asked for    ending    that its launcher ends it
+    notice.json     that it is to save and end      handover.json   where it did, instead of a result
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from components.observability.events import EventLog
 from components.reliability.heartbeat import Heartbeat
 
 FOLDER_VARIABLE = "STANCHION_JOB_FOLDER"
+NOTICE, HANDOVER, ENDING = "notice.json", "handover.json", "ending"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Job:
         """Make the folder and write the settings; an old result or beat is not mistaken for a new one."""
         for name in ("logs", "events", "beats"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        (self.folder / "result.json").unlink(missing_ok=True)
+        for name in ("result.json", NOTICE, HANDOVER, ENDING):
+            (self.folder / name).unlink(missing_ok=True)
         for left in (*(self.folder / "beats").iterdir(), *(self.folder / "flight").glob("*")):
             left.unlink()
         storage.write_json(str(self.folder / "settings.json"), dict(self.settings))

@@ -22,7 +22,7 @@ from pydantic import Field
 from components import plugins, quiet, storage
 from components.checkpoints import sign
 from components.errors import ConfigError, JobError
-from components.jobs import FOLDER_VARIABLE, Handle, Job
+from components.jobs import ENDING, FOLDER_VARIABLE, Handle, Job
 
 TEMPLATE = Path(__file__).parents[2] / "infra" / "kubernetes" / "job.yaml"
 RENDEZVOUS_PORT = 29500
@@ -50,6 +50,9 @@ class Config(plugins.Config):
     gpus_per_node: int = Field(default=0, ge=0)
     """Accelerators of one pod; 0 asks for none."""
 
+    rendezvous_seconds: int = Field(default=1200, ge=1)
+    """How long a pod waits for the others at the start."""
+
     claim: str = "stanchion-runs"
     """Persistent volume claim that holds the run folders."""
 
@@ -63,6 +66,7 @@ class ClusterJob:
 
     name: str
     namespace: str
+    folder: Path
 
     def poll(self) -> int | None:
         """0 or 1 once the job has completed or failed; None before."""
@@ -74,6 +78,7 @@ class ClusterJob:
 
     def stop(self) -> None:
         """Delete job and service, and return only when no pod is left."""
+        (self.folder / ENDING).touch()
         self._kubectl("delete", "job,service", self.name, "--ignore-not-found", "--cascade=foreground")
         deadline = time.monotonic() + STOP_SECONDS
         while self.survivors():
@@ -103,7 +108,7 @@ def launch(job: Job, config: Config) -> Handle:
     manifest = job.folder / "job.yaml"
     manifest.write_text(render(job, config))
     _kubectl(config.namespace, "apply", "-f", str(manifest))
-    return ClusterJob(name_of(job), config.namespace)
+    return ClusterJob(name_of(job), config.namespace, job.folder)
 
 
 def name_of(job: Job) -> str:
@@ -129,6 +134,7 @@ def render(job: Job, config: Config) -> str:
         "--node-rank=$(JOB_COMPLETION_INDEX)",
         f"--master-addr={name}-0.{name}",
         f"--master-port={RENDEZVOUS_PORT}",
+        f"--rdzv-conf=timeout={config.rendezvous_seconds}",
         "--max-restarts=0",
         f"--log-dir={job.folder}/logs",
         "--redirects=3",

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from components import plugins, quiet
 from components.errors import JobError
-from components.jobs import FOLDER_VARIABLE, Handle, Job
+from components.jobs import ENDING, FOLDER_VARIABLE, Handle, Job
 from components.reliability.owned import PARENT_VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,7 @@ class ProcessTree:
     def stop(self) -> None:
         """SIGTERM, a grace period, SIGKILL; returns only when no process is left."""
         self._look()
+        (self.folder / ENDING).touch()
         self._signal(signal.SIGTERM)
         self._wait(self.grace_seconds)
         deadline = time.monotonic() + KILL_SECONDS

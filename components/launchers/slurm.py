@@ -20,7 +20,7 @@ from pydantic import Field
 from components import plugins, quiet, storage
 from components.checkpoints import sign
 from components.errors import ConfigError, JobError
-from components.jobs import FOLDER_VARIABLE, Handle, Job
+from components.jobs import ENDING, FOLDER_VARIABLE, Handle, Job
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "infra" / "slurm" / "job.sbatch"
@@ -48,6 +48,9 @@ class Config(plugins.Config):
     time_limit: str = Field(default="04:00:00", pattern=r"^(\d+-)?\d{1,2}:\d{2}:\d{2}$")
     """Longest run, as [days-]hours:minutes:seconds."""
 
+    rendezvous_seconds: int = Field(default=1200, ge=1)
+    """How long a node waits for the others at the start."""
+
     python: str = sys.executable
     """Interpreter of the shared environment, as the nodes see it."""
 
@@ -68,6 +71,7 @@ class BatchJob:
 
     def stop(self) -> None:
         """Cancel, and return only when no step of the job is left."""
+        (self.folder / ENDING).touch()
         _slurm("scancel", self.number)
         deadline = time.monotonic() + STOP_SECONDS
         while self.survivors():
@@ -134,6 +138,7 @@ def render(job: Job, config: Config) -> str:
         processes_per_node=config.processes_per_node,
         cpus_per_node=config.cpus_per_node,
         time_limit=config.time_limit,
+        rendezvous_seconds=config.rendezvous_seconds,
         folder=job.folder,
         root=ROOT,
         options="\n".join(f"#SBATCH --{key}={value}" for key, value in wanted.items() if value is not None),

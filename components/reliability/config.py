@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -9,7 +10,10 @@ from pydantic import Field
 from components import plugins
 from components.jobs import Job
 from components.plugins import ManyOf, load
+from components.reliability.elastic import Config as Elastic
+from components.reliability.elastic import Supply
 from components.reliability.finding import Detector
+from components.reliability.preemption import Config as Preemption
 from components.reliability.watchdog import Limits
 
 DETECTORS = "components.reliability.detectors"
@@ -20,11 +24,21 @@ class Reliability(plugins.Config):
 
     limits: Limits = Limits()
 
+    preemption: Preemption = Preemption()
+    """How a job hears that its machine is about to be taken."""
+
+    elastic: Elastic | None = None
+    """Let the number of ranks follow the capacity there is; none: always as many as the profile says."""
+
     detectors: Annotated[dict[str, plugins.Config], ManyOf(DETECTORS)] = Field(
         default={}, validate_default=True
     )
     """By name, each with its settings; one file each in `components/reliability/detectors/`. None by default:
     their thresholds were tried on made series, not yet on real runs of a machine that ranks share."""
+
+    def supply(self, allowed: Sequence[int] = ()) -> Supply:
+        """What the supervisor asks before it starts a job that can run with these numbers of ranks."""
+        return Supply(self.preemption, self.elastic, allowed)
 
     def detectors_of(self, job: Job) -> list[Detector]:
         """Anew for each attempt."""

@@ -58,6 +58,8 @@ class Attempt:
     number: int = 0
     findings: tuple[Finding, ...] = ()
     """Why each attempt before was ended."""
+    processes: int | None = None
+    """Ranks that there is room for; None: as many as the profile says."""
 
 
 FIRST = Attempt()

@@ -33,6 +33,8 @@ STACK = re.compile(r'File "(?P<filename>[^"]+)", line (?P<line>\d+) in (?P<name>
 LAST = 512
 """Collectives that a rank tells of; a step has some dozens."""
 ANSWER_SECONDS = 2.0
+_asked: list[Callable[[], bool]] = []
+"""At SIGTERM, whether it is a notice and no order to end."""
 LIBRARY = re.compile(r"[/\\](torch|deepspeed)[/\\]|<frozen|[/\\](runpy|threading|contextlib)\.py$")
 
 
@@ -67,9 +69,17 @@ def listen(folder: Path, rank: int) -> None:
     _start(_answer, folder, rank)
     heard, told = os.pipe()
     os.set_blocking(told, False)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # caught; what matters is that the pipe is written to
+    signal.signal(signal.SIGTERM, _caught)
     signal.set_wakeup_fd(told, warn_on_full_buffer=False)
     _start(_end, heard, folder, rank)
+
+
+def ask_first(is_notice: Callable[[], bool]) -> bool:
+    """Ask this at each SIGTERM: one that is a notice does not end the process. False where nobody listens."""
+    listens = signal.getsignal(signal.SIGTERM) is _caught
+    if listens:
+        _asked.append(is_notice)
+    return listens
 
 
 def leave(folder: Path, rank: int) -> None:
@@ -169,8 +179,12 @@ def _answer(folder: Path, rank: int) -> None:
         leave(folder, rank)
 
 
+def _caught(*_: object) -> None:
+    """What matters is that the pipe is written to."""
+
+
 def _end(heard: int, folder: Path, rank: int) -> None:
-    while signal.SIGTERM not in os.read(heard, 64):
+    while signal.SIGTERM not in os.read(heard, 64) or any(is_notice() for is_notice in _asked):
         pass
     try:
         leave(folder, rank)

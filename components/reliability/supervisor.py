@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -27,12 +28,15 @@ from components.jobs import Handle, Job
 from components.observability import events
 from components.plugins import Config, load, name_of
 from components.records import Fault
-from components.reliability import evidence, heartbeat, incidents, stacks
+from components.reliability import evidence, heartbeat, incidents, preemption, stacks
+from components.reliability.core_wait import CoreWait
+from components.reliability.elastic import Supply
 from components.reliability.finding import FIRST, Attempt, Detector, Finding, Sight
 from components.reliability.goodput import Window, account
 from components.reliability.heartbeat import Beat
 from components.reliability.incidents import Incident
-from components.reliability.restarts import Ended, Enough, Restarts
+from components.reliability.preemption import Handover
+from components.reliability.restarts import Again, Ended, Enough, Restarts
 from components.reliability.watchdog import Limits, Watchdog
 
 logger = logging.getLogger(__name__)
@@ -42,6 +46,9 @@ ENDING_SECONDS = 10.0
 
 OnProgress = Callable[[list[Beat]], None]
 MakeDetectors = Callable[[Job], Sequence[Detector]]
+OnFault = Callable[[Fault], None]
+PLANNED = ("preemption", "capacity")
+"""Ends that were asked for: they use up no restart."""
 
 
 class Outcome(BaseModel):
@@ -72,55 +79,68 @@ def supervise(
     on_progress: OnProgress | None = None,
     launch: Callable[[Job, Config], Handle] | None = None,
     detectors: MakeDetectors | None = None,
+    supply: Supply | None = None,
+    on_fault: OnFault | None = None,
 ) -> Outcome:
     """Run the job of the first attempt, after a fault that of the next, until one ends well or all are used.
 
     `on_progress` sees every look; GateRefused from it is a fault that ends the attempt. `detectors` makes
-    those that watch one attempt beside the watchdog. `launch` is that of the launcher's plug-in, unless
-    another one is given. However this function ends, no process of the job is left.
+    those that watch one attempt beside the watchdog. `supply` says when a job may start and with how many
+    ranks, and asks it to part when that changes. `on_fault` hears of each fault when it is found. `launch` is
+    that of the launcher's plug-in, unless another one is given. However this function ends, no process of
+    the job is left.
     """
     limits = limits or Limits()
     launch = launch or load("components.launchers", name_of(launcher)).launch
-    ledger, attempt, restarts = Ledger(), FIRST, Restarts(limits)
+    ledger, attempt, restarts = Ledger(on_fault), FIRST, None
     with terminated_means_unwound():
         while True:
+            attempt = replace(attempt, processes=supply.wait() if supply else None)
             job = job_for(attempt)
+            restarts = restarts or Restarts(limits, seed=str(job.folder))
             launched = time.time()
-            watch = _Watch(job, launch(job, launcher), limits, ledger, on_progress, detectors)
+            watch = _Watch(job, launch(job, launcher), limits, ledger, on_progress, detectors, supply)
             finding = watch.to_the_end()
-            ledger.windows.append(Window(launched, time.time(), finding.kind if finding else None))
+            unplanned = finding is not None and finding.kind not in PLANNED
+            ledger.windows.append(
+                Window(launched, time.time(), finding.kind if finding and unplanned else None)
+            )
             if finding is None:
                 ledger.recovered()
                 return ledger.outcome(job, restarts=attempt.number)
-            next_ = restarts.after(watch.ended(finding, launched))
-            if isinstance(next_, Enough):
-                _give_up(job, finding, ledger, next_.why)
-            kept, pause = ledger.bundles[-1], next_.seconds
-            logger.error("%s: %s; kept in %s; again in %.1f s", job.name, finding.kind, kept, pause)
-            time.sleep(pause)
+            if unplanned:
+                _pause(job, restarts.after(watch.ended(finding, launched)), finding, ledger)
             attempt = Attempt(attempt.number + 1, (*attempt.findings, finding))
 
 
 class Ledger:
     """What went wrong so far, and whether it was mended."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_fault: OnFault | None = None) -> None:
         self.started = time.monotonic()
+        self.on_fault = on_fault
         self.faults: list[Fault] = []
         self.bundles: list[str] = []
         self.windows: list[Window] = []
         self._open_since: float | None = None
 
-    def add(self, incident: Incident, bundle: str) -> None:
+    def add(self, finding: Finding, at: float, bundle: str | None = None) -> None:
         """A fault that is not mended yet; the time until it is counts from when it was found."""
-        self._open_since = incident.found_at
-        self.bundles.append(bundle)
-        self.faults.append(_fault(incident.finding, incident.found_at))
+        self._open_since = at
+        if bundle is not None:
+            self.bundles.append(bundle)
+        self.faults.append(_fault(finding, at))
+        self._say(self.faults[-1])
 
     def told(self, finding: Finding) -> None:
         """Something that the job goes on with."""
         fault = _fault(finding, time.time()).model_copy(update={"recovered": True})
         self.faults.insert(len(self.faults) - (self._open_since is not None), fault)
+        self._say(fault)
+
+    def _say(self, fault: Fault) -> None:
+        if self.on_fault is not None:
+            self.on_fault(fault)
 
     def moving(self, beats: list[Beat], processes: int) -> None:
         """The restarted job steps again, on every rank."""
@@ -163,10 +183,12 @@ class _Watch:
         ledger: Ledger,
         on_progress: OnProgress | None,
         detectors: MakeDetectors | None,
+        supply: Supply | None,
     ) -> None:
         self.job, self.handle, self.limits, self.ledger = job, handle, limits, ledger
-        self.on_progress = on_progress
+        self.on_progress, self.supply = on_progress, supply
         self.watchdog = Watchdog(limits, job.processes, time.monotonic())
+        self.core_wait = CoreWait(job.folder)
         self.detectors = list(detectors(job)) if detectors else []
         self.tail = events.Tail(job.folder / "events")
 
@@ -174,14 +196,41 @@ class _Watch:
         """What ended the attempt, its evidence kept; None when it ended well. No process of it is left."""
         try:
             while (code := self.handle.poll()) is None:
-                if (finding := self._look()) is not None:
-                    return self._keep(finding)
+                if (found := self._look()) is not None and (finding := self._kept(found)) is not None:
+                    return finding
                 time.sleep(self.limits.poll_seconds)
-            if code == 0 and (self.job.folder / "result.json").exists():
-                return None
-            return self._keep(self._crash(code))
+            return self._ended(code)
         finally:
             self.handle.stop()
+
+    def _ended(self, code: int) -> Finding | None:
+        """What it means that the job is over: a launcher that was sent SIGTERM says nothing of its ranks."""
+        folder = self.job.folder
+        notice, handover = preemption.noticed(folder), preemption.handed_over(folder)
+        if (folder / "result.json").exists() and (code == 0 or notice is not None):
+            return None
+        if handover is not None:
+            return self._parted(handover)
+        crash = self._crash(code)
+        if notice is not None:
+            sentence = f"{notice.why}; it was ended before it had saved. {crash.sentence}"
+            crash = replace(crash, kind=notice.kind, sentence=sentence)
+        return self._kept(crash)
+
+    def _parted(self, handover: Handover) -> Finding:
+        """An end that was asked for, in order; it needs no evidence."""
+        notice = handover.notice
+        saved = f"saved step {handover.step} {handover.seconds:.1f} s after that, and ended"
+        finding = Finding(
+            notice.kind,
+            f"{notice.why}; all ranks {saved}",
+            step=handover.step,
+            advice="nothing, unless it took longer than the grace period.",
+            figures={"seconds_to_save": handover.seconds},
+        )
+        logger.warning("%s: %s", self.job.name, finding.sentence)
+        self.ledger.add(finding, notice.at)
+        return finding
 
     def ended(self, finding: Finding, launched: float) -> Ended:
         """How far the attempt came that was launched at that Unix time."""
@@ -194,6 +243,8 @@ class _Watch:
     def _look(self) -> Finding | None:
         beats = heartbeat.read(self.job.folder / "beats")
         self.ledger.moving(beats, self.job.processes)
+        if self.supply is not None and (wish := self.supply.wish(self.job)) is not None:
+            preemption.ask(self.job.folder, wish, "capacity")
         try:
             if self.on_progress is not None:
                 self.on_progress(beats)
@@ -205,7 +256,7 @@ class _Watch:
                 return finding
             logger.warning("%s: %s", finding.kind, finding.sentence)
             self.ledger.told(finding)
-        stall = self.watchdog.look(beats, sight.now)
+        stall = self.watchdog.look(beats, sight.now, self.core_wait.seconds(beats))
         return None if stall is not None and self._is_ending(beats) else stall
 
     def _detected(self, sight: Sight) -> Iterator[Finding]:
@@ -247,14 +298,24 @@ class _Watch:
             return "every rank ended without an error, but rank 0 left no result"
         return self.handle.log_tail()
 
-    def _keep(self, finding: Finding) -> Finding:
-        """Write the bundle while everything still stands."""
-        beats, folder = heartbeat.read(self.job.folder / "beats"), self.job.folder
-        there = evidence.left(beats, folder) if finding.kind == "crash" else evidence.gather(beats, folder)
+    def _kept(self, finding: Finding) -> Finding | None:
+        """Write the bundle while everything still stands; None when a rank that stood has moved meanwhile."""
+        beats, folder, found_at = heartbeat.read(self.job.folder / "beats"), self.job.folder, time.time()
+        over = finding.kind in ("crash", *PLANNED)
+        there = evidence.left(beats, folder) if over else evidence.gather(beats, folder)
+        if finding.kind == "stall" and self._has_moved(finding):
+            self.watchdog.excuse(finding)
+            logger.info("%s, and then moved on by itself", finding.sentence)
+            return None
         finding = evidence.explained(finding, there)
-        incident = Incident(self.job, beats, self._log(self.handle.poll()), finding)
-        self.ledger.add(incident, str(incidents.write(incident, there)))
+        incident = Incident(self.job, beats, self._log(self.handle.poll()), finding, found_at)
+        self.ledger.add(finding, incident.found_at, str(incidents.write(incident, there)))
         return finding
+
+    def _has_moved(self, stalled: Finding) -> bool:
+        beats = {beat.rank: beat for beat in heartbeat.read(self.job.folder / "beats")}
+        beat = beats.get(stalled.rank) if stalled.rank is not None else None
+        return beat is not None and (beat.step, beat.phase) != (stalled.step, stalled.phase)
 
 
 def _refused(refusal: GateRefused, beats: list[Beat]) -> Finding:
@@ -279,6 +340,15 @@ def _fault(finding: Finding, at: float) -> Fault:
         step=finding.step,
         seconds_to_detect=finding.seconds,
     )
+
+
+def _pause(job: Job, next_: Again | Enough, finding: Finding, ledger: Ledger) -> None:
+    """Before the next attempt; JobFailed or JobStalled when there is to be none."""
+    if isinstance(next_, Enough):
+        _give_up(job, finding, ledger, next_.why)
+    kept, seconds = ledger.bundles[-1], next_.seconds
+    logger.error("%s: %s; kept in %s; again in %.1f s", job.name, finding.kind, kept, seconds)
+    time.sleep(seconds)
 
 
 def _give_up(job: Job, finding: Finding, ledger: Ledger, why: str) -> NoReturn:

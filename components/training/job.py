@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from components.checkpoints import retention
 from components.checkpoints.check import resumable
 from components.config import Profile, Run, run_folder
 from components.jobs import Job
+from components.plugins import load
 from components.records import Artifact, digest
 from components.reliability.finding import FIRST, Attempt
 
@@ -13,6 +16,16 @@ from components.reliability.finding import FIRST, Attempt
 def checkpoints_of(run: Run, profile: Profile) -> str:
     """Where the run's pre-training checkpoints are published."""
     return run_folder(run, profile).path("checkpoints", "pretrain")
+
+
+def numbers_of_ranks(run: Run, profile: Profile) -> list[int]:
+    """With how many ranks the job can run: whole nodes, and batches that divide evenly."""
+    degrees = (load("components.parallelism", name).degree(one) for name, one in run.parallelism.items())
+    copy = math.prod(degrees)
+    node = int(getattr(profile.launcher, "processes_per_node", 1))
+    batch = run.training.batch_size
+    copies = [count for count in range(1, batch + 1) if batch % count == 0]
+    return [count * copy for count in copies if count * copy % node == 0]
 
 
 def job_for(run: Run, profile: Profile, shards: Artifact, attempt: Attempt = FIRST) -> Job:
@@ -29,12 +42,13 @@ def job_for(run: Run, profile: Profile, shards: Artifact, attempt: Attempt = FIR
         "device": profile.devices.kind,
         "resume_from": resume_from,
         "config_digest": digest(chosen),
+        "preemption": profile.reliability.preemption.model_dump(mode="json"),
     }
     return Job(
         name="pretrain",
         target="components.training.pretrain",
         settings=settings,
         folder=folder.scratch("pretrain"),
-        processes=profile.processes,
+        processes=attempt.processes or profile.processes,
         threads_per_process=profile.devices.threads_per_process,
     )

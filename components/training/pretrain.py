@@ -21,6 +21,8 @@ from components.jobs import Rank, this_rank
 from components.observability.provenance import code_digest
 from components.plugins import Config
 from components.reliability.faults import inject
+from components.reliability.preemption import Config as Preemption
+from components.reliability.preemption import Listener
 from components.training import engine as engines
 from components.training import gradients
 from components.training import model as models
@@ -54,6 +56,7 @@ class Settings(Config):
     resume_from: str | None = None
     """A validated checkpoint to go on from."""
     config_digest: str = ""
+    preemption: Preemption = Preemption()
 
 
 class Trainer:
@@ -66,6 +69,7 @@ class Trainer:
         self.checkpoint: str | None = None
         self.chosen_interval: dict[str, float] = {}
         self.held_out: HeldOut | None = None
+        self.notices, self.parts = Listener(rank, settings.preemption), False
         with self.phases("start"):
             self._start()
 
@@ -134,14 +138,14 @@ class Trainer:
         self.rank.events.write("resume", step=self.step, checkpoint=url)
 
     def run(self) -> dict[str, Any]:
-        """Every step that is left; the result that rank 0 leaves."""
+        """Every step that is left, or those until a notice; the result that rank 0 leaves."""
         training, started = self.settings.training, time.perf_counter()
-        while self.step < training.steps:
+        while self.step < training.steps and not self.parts:
             self.phases.begin(self.step + 1)
             self._update()
             self.step += 1
             self._tell(self.saver.poll())
-            save = self.step == training.steps or self.interval.due(self.step)
+            save = self.step == training.steps or self.parts or self.interval.due(self.step)
             if save or self.step % training.evaluate_every == 0:
                 self._evaluate()
             if save:
@@ -150,6 +154,13 @@ class Trainer:
         self.rank.heartbeat.beat(self.step, "done")
         self.feed.close()
         return self._result(time.perf_counter() - started)
+
+    def leave(self, result: dict[str, Any]) -> None:
+        """The result; or, after a notice, the checkpoint to go on from."""
+        if self.parts and self.step < self.settings.training.steps:
+            self.notices.hand_over(self.step, result["checkpoint"])
+        else:
+            self.rank.finish(result)
 
     def _update(self) -> None:
         """One optimizer step on one global batch."""
@@ -172,14 +183,15 @@ class Trainer:
                 peak=training.learning_rate,
                 warmup=int(training.warmup_share * training.steps),
             )
-            norms, (total,) = gradients.measure(self.engine, self.own_gradient, float(loss.item()))
+            mine = float(loss.item()), float(self.notices.heard())
+            norms, (total, heard) = gradients.measure(self.engine, self.own_gradient, *mine)
             refusal = self.guard.judge(norms, sharded=gradients.is_sharded(self.engine))
             if refusal is None:
                 engines.step(self.engine, rate=rate)
             else:
                 self._skip(refusal)
             self._drill("replica", self.engine)
-        mean = total / ranks
+        mean, self.parts = total / ranks, heard > 0  # the same on all ranks, so all part at this step
         self.losses.append(mean)
         self.rank.events.write(
             "step",
@@ -297,7 +309,7 @@ def main() -> None:
     trainer = Trainer(rank, Settings.model_validate(rank.settings))
     result = trainer.run()
     engines.leave()
-    rank.finish(result)
+    trainer.leave(result)
 
 
 if __name__ == "__main__":
