@@ -27,6 +27,7 @@ from components.data.tokenizer import Config as Tokenizer
 from components.errors import ConfigError
 from components.plugins import Config, ManyOf, OneOf, load, name_of
 from components.records import RunFolder, digest
+from components.reliability import timeouts
 from components.reliability.config import Reliability
 from components.serving.config import Serving
 from components.storage import Config as Storage
@@ -282,6 +283,11 @@ def check(run: Run, profile: Profile) -> None:
                 f"{where}={batch} does not divide over {processes // needed} data-parallel ranks of profile "
                 f"'{profile.name}'; pass --set {where}={fits}"
             )
+    timeouts.check(
+        profile.reliability.limits,
+        collective_seconds=run.training.timeout_seconds,
+        launcher=profile.launcher,
+    )
     _check_mixture(run)
 
 

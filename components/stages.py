@@ -5,14 +5,15 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from components.config import Profile, Run, run_folder
+from components.config import Profile, Run, check, run_folder
 from components.records import Artifact, Stage, open_stage
 
 
 def open_for(
     run: Run, profile: Profile, name: str, *, settings: dict[str, Any], inputs: list[Artifact]
 ) -> AbstractContextManager[Stage]:
-    """The stage `name` of `run`; see `records.open_stage`."""
+    """The stage `name` of `run`; see `records.open_stage`. ConfigError when run and profile do not fit."""
+    check(run, profile)
     return open_stage(
         run_folder(run, profile),
         name,

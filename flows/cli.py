@@ -462,11 +462,16 @@ def _show_plan(flow: str, what: Run, where: Profile) -> int:
     import yaml
 
     from components.config import run_folder
+    from components.reliability import timeouts
 
     folder = run_folder(what, where)
     print(f"{flow} on profile '{where.name}' -> {folder.url}")
     for record in folder.records():
         print(f"  {record.stage:<16} {record.status}, {record.seconds:.0f} s")
+    waits = timeouts.order(
+        where.reliability.limits, collective_seconds=what.training.timeout_seconds, launcher=where.launcher
+    )
+    print(f"  waits: {timeouts.told(waits)}")
     settings = {"run": what.model_dump(mode="json"), "profile": where.model_dump(mode="json")}
     print(yaml.safe_dump(settings, sort_keys=False))
     return 0

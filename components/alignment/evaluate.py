@@ -45,7 +45,7 @@ class Settings(Config):
     precision: str = "bf16"
     seed: int = 0
     device: str = "cpu"
-    timeout_seconds: float = 60.0
+    timeout_seconds: float = 900.0
 
 
 @dataclass(frozen=True)

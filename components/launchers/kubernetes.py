@@ -53,6 +53,9 @@ class Config(plugins.Config):
     rendezvous_seconds: int = Field(default=1200, ge=1)
     """How long a pod waits for the others at the start."""
 
+    rendezvous_seconds: int = Field(default=1200, ge=1)
+    """How long a pod waits for the others at the start."""
+
     claim: str = "stanchion-runs"
     """Persistent volume claim that holds the run folders."""
 
@@ -134,6 +137,7 @@ def render(job: Job, config: Config) -> str:
         "--node-rank=$(JOB_COMPLETION_INDEX)",
         f"--master-addr={name}-0.{name}",
         f"--master-port={RENDEZVOUS_PORT}",
+        f"--rdzv-conf=timeout={config.rendezvous_seconds}",
         f"--rdzv-conf=timeout={config.rendezvous_seconds}",
         "--max-restarts=0",
         f"--log-dir={job.folder}/logs",

@@ -51,6 +51,9 @@ class Config(plugins.Config):
     rendezvous_seconds: int = Field(default=1200, ge=1)
     """How long a node waits for the others at the start."""
 
+    rendezvous_seconds: int = Field(default=1200, ge=1)
+    """How long a node waits for the others at the start."""
+
     python: str = sys.executable
     """Interpreter of the shared environment, as the nodes see it."""
 
@@ -138,6 +141,7 @@ def render(job: Job, config: Config) -> str:
         processes_per_node=config.processes_per_node,
         cpus_per_node=config.cpus_per_node,
         time_limit=config.time_limit,
+        rendezvous_seconds=config.rendezvous_seconds,
         rendezvous_seconds=config.rendezvous_seconds,
         folder=job.folder,
         root=ROOT,

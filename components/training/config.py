@@ -109,8 +109,9 @@ class Training(Config):
     held_out_sequences: int = Field(default=64, ge=1)
     """Sequences of the fixed held-out batch."""
 
-    timeout_seconds: float = Field(default=60.0, gt=0)
-    """Longest wait for other ranks in one collective; then it is an error, not a hang."""
+    timeout_seconds: float = Field(default=900.0, gt=0)
+    """Longest wait for other ranks in one collective; then it is an error, not a hang. It knows no culprit, so
+    it is longer than every limit of the watchdog: `components/reliability/timeouts.py`."""
 
     def batch_size_per_rank(self, ranks: int) -> int:
         """Sequences of a step that each rank computes; ConfigError where they would not be equally many."""

@@ -1,6 +1,6 @@
 """DeepSpeed, started the same way by every loop: on a CPU over gloo, on GPUs over NCCL.
 
-engine.join("cpu", timeout_seconds=60)
+engine.join("cpu", timeout_seconds=900)
 trained = engine.start(model, rate=6e-3, batch_size_per_rank=4, precision="bf16", parallelism={...})
 trained.backward(loss); engine.step(trained, rate=...)
 """
@@ -65,7 +65,7 @@ def start(
     weight_decay: float = 0.1,
     gradient_clip: float = 1.0,
     accumulate: int = 1,
-    timeout_seconds: float = 60.0,
+    timeout_seconds: float = 900.0,
 ) -> Any:
     """A DeepSpeed engine around `model`: AdamW, fp32 masters; `batch_size_per_rank` is one micro-batch."""
     import deepspeed
