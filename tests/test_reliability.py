@@ -15,7 +15,7 @@ from components.errors import GateRefused, JobFailed, JobStalled
 from components.jobs import Job
 from components.launchers import local
 from components.records import Verdict
-from components.reliability import faults, heartbeat, incidents, stacks, watchdog
+from components.reliability import core_wait, faults, heartbeat, incidents, stacks, watchdog
 from components.reliability.config import Reliability
 from components.reliability.evidence import Evidence
 from components.reliability.faults import Drill
@@ -144,6 +144,55 @@ def test_the_limit_of_a_step_follows_the_pace_of_the_run() -> None:
         dog.look(beats((step, "forward")), step * 2.0)
     assert dog.median_step == pytest.approx(2.0)
     assert dog.limit("forward") == pytest.approx(10.0)
+
+
+def test_a_rank_that_waits_for_a_core_does_not_stand_still() -> None:
+    dog, stands = paced(2), beats((11, "data"), (11, "backward"))
+    assert dog.look(stands, 1.1, {0: 5.0}) is None
+    assert dog.look(stands, 4.0, {0: 7.5}) is None  # 2.9 s, of which it was ready and not run for 2.5
+    stall = dog.look(stands, 8.0, {0: 7.5})
+    assert stall is not None
+    assert stall.seconds == pytest.approx(4.4)
+
+
+def test_a_process_beside_others_waits_for_a_core_and_one_that_sleeps_does_not() -> None:
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("this system does not count the wait for a core")
+    spin = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nwhile True: pass"
+    crowd = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(3)]
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        time.sleep(1.0)
+        assert all(core_wait.waited(process.pid) > 0.1 for process in crowd)
+        assert core_wait.waited(sleeper.pid) < 0.5
+    finally:
+        for process in (*crowd, sleeper):
+            process.kill()
+            process.wait()
+
+
+def test_an_evaluation_may_last_a_few_times_the_longest_of_this_run() -> None:
+    limits = Limits(rare_floor_seconds=1.0, rare_factor=5.0)
+    dog, now = Watchdog(limits, 1, now=0.0), 0.0
+    for step in (1, 2):
+        assert dog.limit("evaluate") == limits.evaluate_seconds
+        dog.look(beats((step, "evaluate")), now)
+        now += 2.0
+        dog.look(beats((step + 1, "data")), now)
+    assert dog.limit("evaluate") == pytest.approx(10.0)
+    assert dog.limit("flush") == limits.checkpoint_seconds
+
+
+def test_a_rank_that_moves_while_evidence_is_gathered_is_excused_and_the_limit_grows(
+    job: Callable[..., Job], tmp_path: Path
+) -> None:
+    drill = Drill(kind="sleep", rank=1, step=10, phase="forward", seconds=1, once=str(tmp_path / "struck"))
+    limits = QUICK.model_copy(update={"floor_seconds": 0.98, "poll_seconds": 0.005})
+    outcome = supervise(lambda attempt: job(drill), local.Config(), limits)
+    assert (outcome.faults, outcome.restarts, outcome.result["step"]) == ([], 0, 40)
+    dog = paced(1)
+    dog.excuse(Finding(kind="stall", sentence="", phase="forward", seconds=2.0))
+    assert dog.limit("forward") == pytest.approx(3.0)
 
 
 def test_a_beat_that_is_just_being_made_is_left_out(tmp_path: Path) -> None:
