@@ -31,10 +31,10 @@ class Reliability(plugins.Config):
     """Let the number of ranks follow the capacity there is; none: always as many as the profile says."""
 
     detectors: Annotated[dict[str, plugins.Config], ManyOf(DETECTORS)] = Field(
-        default={}, validate_default=True
+        default={"rank_reports": {}}, validate_default=True
     )
-    """By name, each with its settings; one file each in `components/reliability/detectors/`. None by default:
-    their thresholds were tried on made series, not yet on real runs of a machine that ranks share."""
+    """By name, each with its settings; one file each in `components/reliability/detectors/`. By default only
+    what needs no threshold: the others were tried on made series, not yet on machines that ranks share."""
 
     def supply(self, allowed: Sequence[int] = ()) -> Supply:
         """What the supervisor asks before it starts a job that can run with these numbers of ranks."""

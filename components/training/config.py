@@ -93,6 +93,9 @@ class Training(Config):
     gradients: Guard = Guard()
     """Which gradients never reach the optimizer."""
 
+    compare_replicas_every: int = Field(default=50, ge=1)
+    """Steps between comparisons of what all ranks hold a copy of; before every save as well."""
+
     precision: str = Field(default="bf16", pattern="^(bf16|fp32)$")
     """Number format of weights and activations; the optimizer keeps fp32 masters."""
 

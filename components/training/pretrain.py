@@ -24,7 +24,7 @@ from components.reliability.faults import inject
 from components.reliability.preemption import Config as Preemption
 from components.reliability.preemption import Listener
 from components.training import engine as engines
-from components.training import gradients
+from components.training import gradients, replicas
 from components.training import model as models
 from components.training.batch_loss import batch_losses, weighted
 from components.training.config import Model, Training
@@ -146,6 +146,8 @@ class Trainer:
             self.step += 1
             self._tell(self.saver.poll())
             save = self.step == training.steps or self.parts or self.interval.due(self.step)
+            if save or self.step % training.compare_replicas_every == 0:
+                self._compare()
             if save or self.step % training.evaluate_every == 0:
                 self._evaluate()
             if save:
@@ -213,6 +215,14 @@ class Trainer:
                 f"{self.guard.skipped} steps in a row had a bad gradient, the last of {whose} in step "
                 f"{self.step + 1}: {refusal.reason}; look at its batches, or take that rank's device out"
             )
+
+    def _compare(self) -> None:
+        """End the attempt when ranks that should hold the same do not: what one of them saves is no use."""
+        with self.phases("optimizer"):
+            divergence = replicas.compare(self.engine)
+        if divergence is not None:
+            self.rank.events.write("replica_divergence", step=self.step, **divergence.told)
+            raise TrainingError(f"step {self.step}: {divergence}; go back to the last checkpoint")
 
     def _drill(self, point: str, held: Any) -> None:
         """Where a drill may break what this rank holds, in the time of the phase that it is in."""
