@@ -39,6 +39,8 @@ class Job:
     processes: int
     threads_per_process: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
+    grace_seconds: int = 30
+    """From a notice until a cluster kills what is left: time to save."""
 
     def prepare(self) -> None:
         """Make the folder and write the settings; an old result or beat is not mistaken for a new one."""

@@ -14,7 +14,7 @@ from components.config import Profile, Run, run_folder
 from components.records import Artifact, Record, Stage
 from components.stages import open_for
 from components.training.curve import course, publish_events
-from components.training.job import checkpoints_of, job_for
+from components.training.job import checkpoints_of, job_for, numbers_of_ranks
 from tasks.check_checkpoint import check_checkpoint
 from tasks.launch_job import launch_job
 from tasks.show_training import show_training
@@ -54,6 +54,7 @@ def _train(run: Run, profile: Profile, stage: Stage, shards: Artifact) -> dict[s
             total_steps=run.training.steps,
             reliability=profile.reliability,
             keeper=keeper,
+            numbers_of_ranks=numbers_of_ranks(run, profile),
         )
     finally:
         publish_events(events, stage.folder.path("events", "pretrain"))

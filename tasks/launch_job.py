@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from uuid import UUID
 
 from prefect import task
 from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
 from components.checkpoints.keeper import Keeper
 from components.jobs import Job
 from components.plugins import Config
+from components.records import Fault
 from components.reliability import goodput
 from components.reliability.config import Reliability
 from components.reliability.finding import Attempt
@@ -34,11 +37,13 @@ def launch_job(
     total_steps: int | None = None,
     reliability: Reliability | None = None,
     keeper: Keeper | None = None,
+    numbers_of_ranks: Sequence[int] = (),
 ) -> Outcome:
-    """Run a job under supervision; its steps show as a progress bar, its faults as a table.
+    """Run a job under supervision; its steps show as a progress bar, its faults as events and a table.
 
     `job_for(attempt)` is asked before each start, so that a restart goes on from the newest checkpoint. A
-    keeper judges checkpoints as they appear.
+    keeper judges checkpoints as they appear. One that can run with several numbers of ranks follows the
+    capacity there is, where the profile says who knows it.
     """
     progress, watched = _Progress(name, total_steps), reliability or Reliability()
 
@@ -53,10 +58,27 @@ def launch_job(
             keeper(beats)
 
     with keeper or nullcontext():
-        outcome = supervise(next_job, launcher, watched.limits, look, detectors=watched.detectors_of)
+        outcome = supervise(
+            next_job,
+            launcher,
+            watched.limits,
+            look,
+            detectors=watched.detectors_of,
+            supply=watched.supply(numbers_of_ranks),
+            on_fault=partial(announce, name),
+        )
     get_run_logger().info("%s: %s%s", name, goodput.told(outcome.goodput), _recovery(outcome))
     _show_faults(name, outcome)
     return outcome
+
+
+def announce(name: str, fault: Fault) -> None:
+    """An event at once, `stanchion.incident.<kind>`, on which a Prefect automation can wake someone."""
+    emit_event(
+        f"stanchion.incident.{fault.kind}",
+        resource={"prefect.resource.id": f"stanchion.job.{name}", "prefect.resource.name": name},
+        payload=fault.model_dump(mode="json"),
+    )
 
 
 def _recovery(outcome: Outcome) -> str:

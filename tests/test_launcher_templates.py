@@ -32,6 +32,8 @@ def test_the_batch_script_is_valid_shell_and_asks_for_the_nodes(job, tmp_path) -
     assert "#SBATCH --gpus-per-node=4" in text
     assert "#SBATCH --partition=gpu" in text
     assert "-m components.training.pretrain" in text
+    assert "#SBATCH --signal=TERM@30" in text
+    assert "--shutdown-timeout 30 " in text, "ranks have the grace period to save in"
 
 
 def test_the_manifest_is_an_indexed_job_with_its_service(job) -> None:
@@ -39,7 +41,9 @@ def test_the_manifest_is_an_indexed_job_with_its_service(job) -> None:
     service, made = yaml.safe_load_all(kubernetes.render(job, config))
     assert service["metadata"]["name"] == made["metadata"]["name"] == "stanchion-demo-1234-pretrain"
     assert made["spec"]["completions"] == made["spec"]["parallelism"] == 2
+    assert made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 30
     (container,) = made["spec"]["template"]["spec"]["containers"]
+    assert "--shutdown-timeout=30" in container["args"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 4
     assert container["args"][-2:] == ["-m", "components.training.pretrain"]
     assert {"name": "HF_HUB_OFFLINE", "value": "1"} in container["env"]

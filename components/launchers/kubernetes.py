@@ -27,6 +27,8 @@ from components.jobs import ENDING, FOLDER_VARIABLE, Handle, Job
 TEMPLATE = Path(__file__).parents[2] / "infra" / "kubernetes" / "job.yaml"
 RENDEZVOUS_PORT = 29500
 STOP_SECONDS = 180
+TORCHRUN_SECONDS = 10
+"""What torchrun takes to end after its ranks."""
 
 
 class Config(plugins.Config):
@@ -49,9 +51,6 @@ class Config(plugins.Config):
 
     gpus_per_node: int = Field(default=0, ge=0)
     """Accelerators of one pod; 0 asks for none."""
-
-    rendezvous_seconds: int = Field(default=1200, ge=1)
-    """How long a pod waits for the others at the start."""
 
     rendezvous_seconds: int = Field(default=1200, ge=1)
     """How long a pod waits for the others at the start."""
@@ -138,8 +137,8 @@ def render(job: Job, config: Config) -> str:
         f"--master-addr={name}-0.{name}",
         f"--master-port={RENDEZVOUS_PORT}",
         f"--rdzv-conf=timeout={config.rendezvous_seconds}",
-        f"--rdzv-conf=timeout={config.rendezvous_seconds}",
         "--max-restarts=0",
+        f"--shutdown-timeout={job.grace_seconds}",
         f"--log-dir={job.folder}/logs",
         "--redirects=3",
         "-m",
@@ -157,6 +156,7 @@ def render(job: Job, config: Config) -> str:
         name=name,
         namespace=config.namespace,
         nodes=nodes,
+        pod_grace_seconds=job.grace_seconds + TORCHRUN_SECONDS,
         image=config.image,
         arguments=json.dumps(arguments),
         environment=json.dumps([{"name": key, "value": value} for key, value in environment.items()]),

@@ -51,9 +51,6 @@ class Config(plugins.Config):
     rendezvous_seconds: int = Field(default=1200, ge=1)
     """How long a node waits for the others at the start."""
 
-    rendezvous_seconds: int = Field(default=1200, ge=1)
-    """How long a node waits for the others at the start."""
-
     python: str = sys.executable
     """Interpreter of the shared environment, as the nodes see it."""
 
@@ -142,7 +139,7 @@ def render(job: Job, config: Config) -> str:
         cpus_per_node=config.cpus_per_node,
         time_limit=config.time_limit,
         rendezvous_seconds=config.rendezvous_seconds,
-        rendezvous_seconds=config.rendezvous_seconds,
+        grace_seconds=job.grace_seconds,
         folder=job.folder,
         root=ROOT,
         options="\n".join(f"#SBATCH --{key}={value}" for key, value in wanted.items() if value is not None),

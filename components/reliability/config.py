@@ -28,7 +28,8 @@ class Reliability(plugins.Config):
     """How a job hears that its machine is about to be taken."""
 
     elastic: Elastic | None = None
-    """Let the number of ranks follow the capacity there is; none: always as many as the profile says."""
+    """Let the number of ranks follow the capacity there is; none: always as many as the profile says.
+    Pre-training alone moves: what a rank of another stage draws depends on how many there are."""
 
     detectors: Annotated[dict[str, plugins.Config], ManyOf(DETECTORS)] = Field(
         default={"rank_reports": {}}, validate_default=True
@@ -37,8 +38,8 @@ class Reliability(plugins.Config):
     what needs no threshold: the others were tried on made series, not yet on machines that ranks share."""
 
     def supply(self, allowed: Sequence[int] = ()) -> Supply:
-        """What the supervisor asks before it starts a job that can run with these numbers of ranks."""
-        return Supply(self.preemption, self.elastic, allowed)
+        """What the supervisor asks before a job that can run with these numbers of ranks; none: only one."""
+        return Supply(self.preemption, self.elastic if allowed else None, allowed)
 
     def detectors_of(self, job: Job) -> list[Detector]:
         """Anew for each attempt."""

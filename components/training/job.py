@@ -51,4 +51,5 @@ def job_for(run: Run, profile: Profile, shards: Artifact, attempt: Attempt = FIR
         folder=folder.scratch("pretrain"),
         processes=attempt.processes or profile.processes,
         threads_per_process=profile.devices.threads_per_process,
+        grace_seconds=math.ceil(profile.reliability.preemption.grace_seconds),
     )
