@@ -211,6 +211,8 @@ class _Watch:
             return None
         if handover is not None:
             return self._parted(handover)
+        if (found := self._detect(heartbeat.read(folder / "beats"))) is not None:
+            return self._kept(found)  # what a rank has said before it ended is more than its exit code
         crash = self._crash(code)
         if notice is not None:
             sentence = f"{notice.why}; it was ended before it had saved. {crash.sentence}"
@@ -250,14 +252,20 @@ class _Watch:
                 self.on_progress(beats)
         except GateRefused as refusal:
             return _refused(refusal, beats)
+        if (found := self._detect(beats)) is not None:
+            return found
+        stall = self.watchdog.look(beats, time.monotonic(), self.core_wait.seconds(beats))
+        return None if stall is not None and self._is_ending(beats) else stall
+
+    def _detect(self, beats: list[Beat]) -> Finding | None:
+        """The finding of a detector that ends this attempt; the others are told on the way."""
         sight = Sight(beats, self.tail.new() if self.detectors else [], time.monotonic())
         for finding in self._detected(sight):
             if finding.ends:
                 return finding
             logger.warning("%s: %s", finding.kind, finding.sentence)
             self.ledger.told(finding)
-        stall = self.watchdog.look(beats, sight.now, self.core_wait.seconds(beats))
-        return None if stall is not None and self._is_ending(beats) else stall
+        return None
 
     def _detected(self, sight: Sight) -> Iterator[Finding]:
         """What detectors find; one that breaks is told and set aside: the job is not at fault."""
