@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from components import contents
 from components.data import manifest as manifests
 from components.data import tokenizer as tokenizers
-from components.data.document import document_of
+from components.data.document import Document, document_of
 from components.data.encoder import Encoder
 from components.data.manifest import Manifest, Shard, Source, Split
 from components.data.shards import Sample, write_shard
@@ -72,13 +72,36 @@ def make(folder: Path, parts: Sequence[Part], *, seed: int = 0, longest: int = 3
 
 def make_real(folder: Path) -> Path:
     """A data set of thirty-odd modules of the standard library, with a tokenizer learnt from them."""
-    folder.mkdir(parents=True)
     found = [path for name in REAL for path in sorted((STDLIB / name).glob("*.py"))]
     documents = [document_of(path.read_bytes(), path.name) for path in found if path.stat().st_size > 64]
+    return _write_real(
+        folder, documents, (("train", 0, 8), ("train", 8, 9), ("train", 9, 26), ("held_out", 26, None))
+    )
+
+
+def make_real_in_pieces(folder: Path, *, characters: int = 240) -> Path:
+    """The same modules, in so many small documents that each step of a short job reads some anew."""
+    found = [path for name in REAL for path in sorted((STDLIB / name).glob("*.py"))]
+    texts = [(path.name, path.read_text()) for path in found]
+    documents = [
+        document_of(text[start : start + characters].encode(), f"{name}:{start}")
+        for name, text in texts
+        for start in range(0, len(text), characters)
+    ]
+    return _write_real(
+        folder, documents, (("train", 0, 1000), ("train", 1000, 2000), ("held_out", 2000, 2040))
+    )
+
+
+def _write_real(
+    folder: Path, documents: Sequence[Document], parts: Sequence[tuple[str, int, int | None]]
+) -> Path:
+    """Shards of the named split, each of the documents from one number to another."""
+    folder.mkdir(parents=True)
     learnt = tokenizers.train([one.text for one in documents], tokenizers.Config(vocab_size=320))
     ids = Encoder(learnt)([one.text for one in documents])
     shards: list[Shard] = []
-    for split, first, last in (("train", 0, 8), ("train", 8, 9), ("train", 9, 26), ("held_out", 26, None)):
+    for split, first, last in parts:
         samples = [
             Sample(one, split, tokens)
             for one, tokens in zip(documents[first:last], ids[first:last], strict=True)

@@ -7,11 +7,14 @@ the same environment.
 
 Not the same as under torchrun: rank 0 holds the rendezvous, not an agent, so it dies with it; imported
 modules are shared; a rank ends by `os._exit`. The same: real processes, a SIGKILL that none of them can see
-coming, gloo between them, and the others ended a moment after the first one is.
+coming, gloo between them, stacks and records of collectives when asked for, and the others ended a moment
+after the first one is.
 """
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import importlib
 import os
 import signal
@@ -27,15 +30,23 @@ from typing import Any, NoReturn
 
 from components import quiet, storage
 from components.errors import JobError
-from components.jobs import Job
+from components.jobs import FOLDER_VARIABLE, Job
 from components.launchers import local
 from components.plugins import Config
+from components.reliability import flight_recorder
 from components.reliability.owned import die_with_parent
 
 AGENT_SECONDS = 0.1
 """Between two looks of torchrun's agent: so long the other ranks go on when one has ended."""
+GRACE_SECONDS = 0.5
+"""Between SIGTERM and SIGKILL."""
 ANSWER = "STANCHION_PROOF_ANSWER"
 """Variable with the file for what a runner has found."""
+ROOM = " " * 1024
+MARK = f"{FOLDER_VARIABLE}={ROOM}"
+"""In the environment of a process that forks ranks: each writes the folder of its job there."""
+ENVIRONMENT_START = 47
+"""Of the numbers in /proc/self/stat after the name: `env_start`, see proc_pid_stat(5)."""
 ROOT = Path(__file__).parents[2]
 TARGET = "components.training.pretrain"
 NEEDED = (
@@ -69,10 +80,11 @@ class Ranks:
 
     def stop(self) -> None:
         """End every rank, and return only when none is left."""
-        for pid in self._running.values():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS
         while self._running:
+            if time.monotonic() > deadline:
+                self._signal(signal.SIGKILL)
             self._reap()
             time.sleep(0.002)
 
@@ -85,8 +97,13 @@ class Ranks:
         """The end of the log of the rank that failed first, else of rank 0."""
         rank = self._first[0] if self._first else 0
         ended = f"rank {rank} ended with exit code {self._codes[rank]}\n" if self._first else ""
-        text = (self.logs / f"{rank}.log").read_text(errors="replace")
+        text = _log(self.logs, rank).read_text(errors="replace")
         return ended + "\n".join(text.splitlines()[-lines:])
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._running.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _reap(self) -> None:
         for rank, pid in list(self._running.items()):
@@ -121,7 +138,12 @@ def _fork(job: Job, rank: int, port: int, logs: Path) -> int:
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
-    return os.fork() or _rank(job, rank, port, logs / f"{rank}.log", parent)
+    return os.fork() or _rank(job, rank, port, _log(logs, rank), parent)
+
+
+def _log(logs: Path, rank: int) -> Path:
+    """All that a rank writes, where a launcher keeps its errors."""
+    return logs / str(rank) / "stderr.log"
 
 
 def _rank(job: Job, rank: int, port: int, log: Path, parent: int) -> NoReturn:
@@ -130,9 +152,11 @@ def _rank(job: Job, rank: int, port: int, log: Path, parent: int) -> NoReturn:
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         die_with_parent(parent)
+        log.parent.mkdir()
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
+        _mark(job.folder)
         os.environ.update(local.environment(job))
         os.environ.update(
             RANK=str(rank),
@@ -141,14 +165,32 @@ def _rank(job: Job, rank: int, port: int, log: Path, parent: int) -> NoReturn:
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
         )
+        faulthandler.enable()
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        flight_recorder.listen(job.folder, rank)
         importlib.import_module(job.target).main()
         code = 0
     except BaseException:
         traceback.print_exc()
+        flight_recorder.leave(job.folder, rank)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _mark(folder: Path) -> None:
+    """Let whoever asks the system for this process's environment find its job there, as with a launched rank.
+
+    The system shows what a process began with, in its own memory; a fork begins with its parent's.
+    """
+    begun = Path("/proc/self/environ").read_bytes()
+    place = begun.find(MARK.encode())
+    value = str(folder.absolute()).encode()
+    if place < 0 or len(value) > len(ROOM):
+        raise JobError(f"no room for {folder} in this process's environment; start it by `runner`")
+    address = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[ENVIRONMENT_START])
+    ctypes.memmove(address + place + len(MARK) - len(ROOM), value.ljust(len(ROOM), b"\0"), len(ROOM))
 
 
 def runner(module: str, *arguments: str, under: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -162,7 +204,7 @@ def runner(module: str, *arguments: str, under: tuple[str, ...] = ()) -> dict[st
         done = subprocess.run(
             [*under, sys.executable, "-m", module, *arguments],
             cwd=ROOT,
-            env={**os.environ, **quiet.ENVIRONMENT, **calm, ANSWER: str(place)},
+            env={**os.environ, **quiet.ENVIRONMENT, **calm, ANSWER: str(place), FOLDER_VARIABLE: ROOM},
             stderr=subprocess.PIPE,
             text=True,
             check=False,

@@ -158,7 +158,7 @@ def _tried(
 
 def _logs(case: Case) -> list[str]:
     """What all ranks have written."""
-    paths = sorted((case.job.folder / "logs").glob("attempt-*/*.log"))
+    paths = sorted((case.job.folder / "logs").glob("attempt-*/*/stderr.log"))
     return [line for path in paths for line in path.read_text(errors="replace").splitlines()]
 
 
