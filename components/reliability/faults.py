@@ -49,6 +49,9 @@ class Drill(Config):
     seconds: int | None = None
     """How long a fault lasts that can last; each kind has a length of its own."""
 
+    settings: dict[str, Any] = Field(default={})
+    """What else the kind's file lets choose."""
+
     once: str | None = None
     """File that is made when the fault strikes, and that spares whoever finds it."""
 
@@ -74,8 +77,8 @@ class Drill(Config):
     @property
     def config(self) -> Config:
         """What the kind's file is given."""
-        chosen = {} if self.seconds is None else {"seconds": self.seconds}
-        config: Config = load(KINDS, self.kind).Config.model_validate(chosen)
+        length = {} if self.seconds is None else {"seconds": self.seconds}
+        config: Config = load(KINDS, self.kind).Config.model_validate(self.settings | length)
         return config
 
     @property
