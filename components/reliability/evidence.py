@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from components.reliability import collectives, flight_recorder, stacks
+from components.reliability import collectives, connections, flight_recorder, stacks
 from components.reliability.collectives import Parting
+from components.reliability.connections import Cut
 from components.reliability.finding import Finding
 from components.reliability.flight_recorder import Collective
 from components.reliability.heartbeat import Beat
@@ -23,6 +24,8 @@ class Evidence:
     """Ranks that are alive and did not tell of their collectives."""
     aborted: dict[int, Collective] = field(default_factory=dict)
     """Where ranks were that ended in a collective."""
+    cut: Cut | None = None
+    """Whom the network no longer reaches."""
 
 
 def gather(beats: Sequence[Beat], folder: Path) -> Evidence:
@@ -31,17 +34,18 @@ def gather(beats: Sequence[Beat], folder: Path) -> Evidence:
     calls = flight_recorder.collect(pids, folder)  # first: a debugger stops a process while it reads
     alive = [rank for rank, pid in pids.items() if stacks.belongs(pid, folder)]
     silent = tuple(rank for rank in alive if rank not in calls)
-    return Evidence(stacks.dump(pids, folder), calls, silent)
+    cut = connections.cut({rank: pids[rank] for rank in alive})
+    return Evidence(stacks.dump(pids, folder), calls, silent, cut=cut)
 
 
 def left(beats: Sequence[Beat], folder: Path) -> Evidence:
     """What ranks have written before they ended."""
     calls = flight_recorder.read(folder, [beat.rank for beat in beats])
-    words = {beat.rank: flight_recorder.last_words(_log(folder, beat.rank)) for beat in beats}
+    words = {beat.rank: flight_recorder.last_words(log(folder, beat.rank)) for beat in beats}
     return Evidence(calls=calls, aborted={rank: call for rank, call in words.items() if call is not None})
 
 
-def _log(folder: Path, rank: int) -> str:
+def log(folder: Path, rank: int) -> str:
     """What a rank has written to its error log in the last attempt."""
     attempts = sorted((folder / "logs").glob("attempt-*"))
     found = attempts[-1].glob(f"**/{rank}/stderr.log") if attempts else ()
@@ -52,10 +56,13 @@ def explained(finding: Finding, evidence: Evidence) -> Finding:
     """The finding with what the collectives add: a name where beats leave it open, and which call it was.
 
     Beats are certain when one rank alone is behind. Where ranks stand in one phase, it is the rank that has
-    not come to a collective or calls another one; else the only one that does not answer at all.
+    not come to a collective or calls another one; else the only one that does not answer at all. Data that
+    the network does not deliver says most: all that waits for it follows from that.
     """
     if finding.kind not in ("stall", "crash"):
         return finding
+    if finding.kind == "stall" and evidence.cut is not None:
+        return _by_network(finding, evidence.cut)
     parted = collectives.parting(evidence.calls) or collectives.ended(evidence.calls, evidence.aborted)
     if parted is None:
         return _by_silence(finding, evidence)
@@ -67,6 +74,17 @@ def explained(finding: Finding, evidence: Evidence) -> Finding:
     sure = "certain" if finding.confidence == "certain" else parted.confidence
     return replace(
         finding, rank=rank, sentence=f"{finding.sentence}; {parted.sentence}", confidence=sure, advice=_ADVICE
+    )
+
+
+def _by_network(finding: Finding, cut: Cut) -> Finding:
+    return replace(
+        finding,
+        rank=cut.rank,
+        sentence=f"{finding.sentence}; {cut.sentence}",
+        confidence=cut.confidence,
+        advice="the links of that rank's machine, its switch port and its firewall: every process is well.",
+        figures={**finding.figures, "links": cut.links},
     )
 
 
