@@ -7,6 +7,7 @@ everything it starts: when it ends, for whatever reason, nothing is left running
 from __future__ import annotations
 
 import atexit
+import contextlib
 import difflib
 import logging
 import os
@@ -355,6 +356,33 @@ def fault(
         plugins.load(KINDS, kind)  # a typo is answered with the right name
         drill = Drill(kind=kind, rank=rank, step=after + 1)
         print("start the job with:", *(f"{key}={shlex.quote(v)}" for key, v in drill.environment.items()))
+    return 0
+
+
+@app.command
+def metrics(
+    path: str = "runs",
+    /,
+    *,
+    port: Annotated[int, Parameter(help="Where /metrics is served; 0 takes a free one.")] = 9464,
+    address: Annotated[str, Parameter(help="0.0.0.0 lets other machines scrape.")] = "127.0.0.1",
+) -> int:
+    """Serve Prometheus metrics of all jobs of a run, or of all runs, until it is interrupted.
+
+    Parameters
+    ----------
+    path
+        A run, by its folder or name under runs/, a job's folder, or the root of all runs.
+    """
+    from components.observability.metrics.exporter import serving
+
+    root = Path(_run_or_folder(path))
+    if not root.is_dir():
+        raise ConfigError(f"no folder {root}; name a run, a job's folder (it holds beats/) or the runs' root")
+    with serving(root, port=port, address=address) as taken, contextlib.suppress(KeyboardInterrupt):
+        print(f"http://{address}:{taken}/metrics tells of the jobs in {root}; Ctrl-C ends it", flush=True)
+        while True:
+            time.sleep(3600)
     return 0
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 VERBS = (
     *("run", "list", "check", "promote", "quarantine", "scrub", "sign"),
-    *("rebuild", "explain", "assess", "case", "fault"),
+    *("rebuild", "explain", "assess", "case", "fault", "metrics"),
 )
 
 
@@ -71,6 +71,7 @@ def test_help_is_quick() -> None:
         (["run", "scrub"], "use `stanchion scrub PATH`"),
         (["explain", "nowhere", "--step", "3"], "neither a run nor a checkpoint"),
         (["explain", "nowhere", "--stp", "3"], "Did you mean --step"),
+        (["metrics", "nowhere"], "no folder nowhere"),
     ],
 )
 def test_a_mistake_is_answered_with_what_was_meant(arguments: list[str], expected: str) -> None:

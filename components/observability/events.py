@@ -36,26 +36,34 @@ def read(folder: Path, kind: str | None = None, rank: int | None = None) -> list
 
 
 class Tail:
-    """What is written from now on, by all ranks: each call reads only what is new."""
+    """What is written from now on, by all ranks: each call reads only what is new.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._read = {path: path.stat().st_size for path in folder.glob("rank-*.jsonl")}
+    `history` are the bytes of each log's past that the first call reads as well. Another pattern than that of
+    ranks follows other logs of the folder.
+    """
+
+    def __init__(self, folder: Path, *, history: int = 0, pattern: str = "rank-*.jsonl") -> None:
+        self.folder, self.pattern = folder, pattern
+        self._read = {path: max(0, path.stat().st_size - history) for path in folder.glob(pattern)}
 
     def new(self) -> list[dict[str, Any]]:
         """Events since the last call, by time; a line that is just being written comes next time."""
         found: list[dict[str, Any]] = []
-        for path in sorted(self.folder.glob("rank-*.jsonl")):
+        for path in sorted(self.folder.glob(self.pattern)):
             found += self._new_of(path)
         return sorted(found, key=lambda event: float(event["at"]))
 
     def _new_of(self, path: Path) -> Iterator[dict[str, Any]]:
         seen = self._read.get(path, 0)
-        if path.stat().st_size <= seen:
+        try:
+            size = path.stat().st_size
+            if size == seen:
+                return
+            with path.open("rb") as file:
+                file.seek(seen := seen if size > seen else 0)  # a shorter log is another one
+                whole, _, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
             return
-        with path.open("rb") as file:
-            file.seek(seen)
-            whole, _, _ = file.read().rpartition(b"\n")
         if whole:
             self._read[path] = seen + len(whole) + 1
             yield from _parsed(whole.decode(errors="replace"))
@@ -68,6 +76,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 def _parsed(text: str) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         try:
-            yield json.loads(line)
+            event = json.loads(line)
         except json.JSONDecodeError:
             continue  # the rank was killed in the middle of a line
+        if isinstance(event, dict) and "at" in event and "kind" in event:
+            yield event

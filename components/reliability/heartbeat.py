@@ -67,8 +67,11 @@ def read(folder: Path) -> list[Beat]:
 
 
 def _read(path: Path) -> Beat | None:
-    """The beat in a file; None while a rank is just making it."""
-    content = path.read_bytes()
+    """The beat in a file; None while a rank is just making it, or a new attempt has just removed it."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
     if len(content) != LAYOUT.size:
         return None
     pid, step, phase, at = LAYOUT.unpack(content)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic import BaseModel
@@ -28,7 +29,7 @@ from components.jobs import Handle, Job
 from components.observability import events
 from components.plugins import Config, load, name_of
 from components.records import Fault
-from components.reliability import evidence, heartbeat, incidents, preemption, stacks
+from components.reliability import evidence, heartbeat, incidents, journal, preemption, stacks
 from components.reliability.core_wait import CoreWait
 from components.reliability.elastic import Supply
 from components.reliability.finding import FIRST, Attempt, Detector, Finding, Sight
@@ -98,13 +99,11 @@ def supervise(
             attempt = replace(attempt, processes=supply.wait() if supply else None)
             job = job_for(attempt)
             restarts = restarts or Restarts(limits, seed=str(job.folder))
-            launched = time.time()
+            launched = ledger.launches(job)
             watch = _Watch(job, launch(job, launcher), limits, ledger, on_progress, detectors, supply)
             finding = watch.to_the_end()
             unplanned = finding is not None and finding.kind not in PLANNED
-            ledger.windows.append(
-                Window(launched, time.time(), finding.kind if finding and unplanned else None)
-            )
+            ledger.over(Window(launched, time.time(), finding.kind if finding and unplanned else None))
             if finding is None:
                 ledger.recovered()
                 return ledger.outcome(job, restarts=attempt.number)
@@ -123,6 +122,19 @@ class Ledger:
         self.bundles: list[str] = []
         self.windows: list[Window] = []
         self._open_since: float | None = None
+        self._folder: Path | None = None
+
+    def launches(self, job: Job) -> float:
+        """An attempt begins; the Unix time."""
+        self._folder, now = job.folder, time.time()
+        journal.write(job.folder, "launched", at=now, processes=job.processes)
+        return now
+
+    def over(self, window: Window) -> None:
+        """An attempt has come to its end."""
+        self.windows.append(window)
+        if self._folder is not None:
+            journal.write(self._folder, "ended", at=window.ended, fault=window.fault)
 
     def add(self, finding: Finding, at: float, bundle: str | None = None) -> None:
         """A fault that is not mended yet; the time until it is counts from when it was found."""
@@ -139,6 +151,8 @@ class Ledger:
         self._say(fault)
 
     def _say(self, fault: Fault) -> None:
+        if self._folder is not None:
+            journal.write(self._folder, "fault", fault=fault.kind, rank=fault.rank, step=fault.step)
         if self.on_fault is not None:
             self.on_fault(fault)
 
