@@ -268,7 +268,7 @@ class Trainer:
         )
         with self.phases("checkpoint"):
             before = self.saver.save(self.engine, draft)
-        self.rank.events.write("save", step=self.step, **self.phases.spent("checkpoint"))
+        self.rank.events.write("save", step=self.step, **self.phases.spent("checkpoint", "flush"))
         self._tell(self.saver.poll())
         if self.interval.every == "auto":
             self._choose_interval(before)
