@@ -25,7 +25,12 @@ class CoreWait:
 
     def seconds(self, beats: Sequence[Beat]) -> dict[int, float]:
         """By rank, since its process began."""
-        return {beat.rank: waited(beat.pid) for beat in beats if self._belongs(beat.pid)}
+        ours = self.of_this_machine(beats)
+        return {beat.rank: waited(beat.pid) for beat in beats if beat.rank in ours}
+
+    def of_this_machine(self, beats: Sequence[Beat]) -> set[int]:
+        """Ranks that were found here once, whether or not they still run."""
+        return {beat.rank for beat in beats if self._belongs(beat.pid)}
 
     def _belongs(self, pid: int) -> bool:
         if pid not in self._is_ours:

@@ -20,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 PARENT_VARIABLE = "STANCHION_PARENT"
@@ -66,8 +67,10 @@ def _run_rank(rank: int) -> None:
     try:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     except Exception:
+        traceback.print_exc()
         flight_recorder.leave(folder, rank)
-        raise
+        sys.stdout.flush()
+        os._exit(1)  # an orderly end of all that torch has started takes seconds, and the others wait
 
 
 if __name__ == "__main__":

@@ -29,7 +29,16 @@ from components.jobs import Handle, Job
 from components.observability import events
 from components.plugins import Config, load, name_of
 from components.records import Fault
-from components.reliability import evidence, heartbeat, incidents, journal, preemption, stacks
+from components.reliability import (
+    crashes,
+    evidence,
+    flight_recorder,
+    heartbeat,
+    incidents,
+    journal,
+    preemption,
+    stacks,
+)
 from components.reliability.core_wait import CoreWait
 from components.reliability.elastic import Supply
 from components.reliability.finding import FIRST, Attempt, Detector, Finding, Sight
@@ -209,13 +218,19 @@ class _Watch:
     def to_the_end(self) -> Finding | None:
         """What ended the attempt, its evidence kept; None when it ended well. No process of it is left."""
         try:
-            while (code := self.handle.poll()) is None:
+            while (code := self._code()) is None:
                 if (found := self._look()) is not None and (finding := self._kept(found)) is not None:
                     return finding
                 time.sleep(self.limits.poll_seconds)
             return self._ended(code)
         finally:
             self.handle.stop()
+
+    def _code(self) -> int | None:
+        """Exit code of the job; that of a failed one once a rank is gone, whatever the others still do."""
+        code = self.handle.poll()
+        failed = code is None and self._gone(heartbeat.read(self.job.folder / "beats"))
+        return 1 if failed and self._launcher_named() is not None else code
 
     def _ended(self, code: int) -> Finding | None:
         """What it means that the job is over: a launcher that was sent SIGTERM says nothing of its ranks."""
@@ -241,6 +256,7 @@ class _Watch:
             notice.kind,
             f"{notice.why}; all ranks {saved}",
             step=handover.step,
+            seconds=0.0,
             advice="nothing, unless it took longer than the grace period.",
             figures={"seconds_to_save": handover.seconds},
         )
@@ -299,16 +315,29 @@ class _Watch:
             time.sleep(0.2)
         return self.handle.poll() is not None
 
+    def _gone(self, beats: list[Beat]) -> list[int]:
+        """Ranks of this machine that have ended before their work was done."""
+        ours = self.core_wait.of_this_machine(beats)
+        left = [beat for beat in beats if beat.rank in ours and beat.phase != "done"]
+        return [beat.rank for beat in left if not stacks.belongs(beat.pid, self.job.folder)]
+
+    def _launcher_named(self) -> int | None:
+        """The rank that the launcher saw fail first, once it has."""
+        named = re.match(r"rank (\d+) ended", self.handle.log_tail())
+        return int(named[1]) if named else None
+
     def _crash(self, code: int) -> Finding:
-        """What the log of the rank that ended first says."""
-        log = self._log(code)
-        named = re.match(r"rank (\d+) ended", log)
-        rank = int(named[1]) if named else None
-        beats = heartbeat.read(self.job.folder / "beats")
+        """What the log of the rank says that the crash came from."""
+        folder, beats = self.job.folder, heartbeat.read(self.job.folder / "beats")
+        logs = {beat.rank: evidence.log(folder, beat.rank) for beat in beats}
+        told = flight_recorder.read(folder, logs)
+        named = self._launcher_named()
+        rank = crashes.cause(named, self._gone(beats), logs, told)
+        log = self._log(code) if rank == named else f"rank {rank} ended\n{logs.get(rank or 0, '')[-2000:]}"
         beat = next((beat for beat in beats if beat.rank == rank), None)
         return Finding(
             kind="crash",
-            sentence=log,
+            sentence=log.strip(),
             rank=rank,
             step=beat.step if beat else None,
             phase=beat.phase if beat else None,
