@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from components.errors import ConfigError
@@ -20,6 +22,9 @@ from components.observability.metrics.exporter import FORGET_SECONDS, serving
 from components.reliability import journal
 from components.reliability.heartbeat import Heartbeat
 
+INFRA = Path(__file__).parent.parent / "infra"
+RULES = INFRA / "prometheus" / "rules.yml"
+BOARDS = sorted((INFRA / "grafana").glob("*.json"))
 Scrape = dict[tuple[str, ...], float]
 SECONDS = {"data": 0.01, "forward": 0.03, "backward": 0.05, "optimizer": 0.01}
 WAITED = {"data": 0.0, "forward": 0.0, "backward": 0.02, "optimizer": 0.005}
@@ -228,3 +233,208 @@ def test_a_scrape_of_1024_ranks_stays_small_and_quick(tmp_path: Path) -> None:
     assert series < 1024 * 16 + 50
     assert len(page) < 2_000_000
     assert spent < 2.0, f"{spent:.2f} CPU-seconds, {wall:.2f} s"
+
+
+TOKEN = re.compile(
+    r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<number>\d+(?:\.\d+)?(?![\w.]))|(?P<range>\[\d+[smhd]\])"""
+    r"""|(?P<word>[a-zA-Z_]\w*)|(?P<op>=~|!~|!=|==|<=|>=|[-+*/<>=])|(?P<mark>[(){},]))"""
+)
+FUNCTIONS = {
+    *("absent", "abs", "avg", "avg_over_time", "changes", "count", "delta", "increase", "max", "min"),
+    *("quantile", "rate", "scalar", "sort_desc", "sum", "time", "topk"),
+}
+GROUPING, SETS = {"by", "on", "without", "ignoring", "group_left", "group_right"}, {"and", "or", "unless"}
+OVER_TIME = {"rate", "increase", "delta", "changes", "avg_over_time"}
+LABELS = {"job", "rank", "phase", "kind", "cause"}
+SELECTOR = re.compile(r"\b(stanchion_\w+|up)(\{[^}]*\})?")
+MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"')
+
+
+def tokens(expression: str) -> list[tuple[str, str]]:
+    """Kind and text; a character that no token begins with fails."""
+    found, at = [], 0
+    while expression[at:].strip():
+        match = TOKEN.match(expression, at)
+        assert match is not None, f"what is {expression[at:][:20]!r} in {expression!r}?"
+        kind = match.lastgroup or ""
+        found.append((kind, match[kind]))
+        at = match.end()
+    return found
+
+
+def unsound(expression: str) -> list[str]:
+    """What is wrong with a PromQL expression: brackets, unknown words, operands or operators in a row.
+
+    Not checked, since no parser of PromQL is here: types (a range where an instant is due, apart from
+    functions over time), precedence, and whether label sets match across operators.
+    """
+    wrong, open_, before = [], [], ("op", "")
+    read = tokens(expression)
+    for position, (kind, text) in enumerate(read):
+        after = read[position + 1][1] if position + 1 < len(read) else ""
+        if text in "({":
+            open_.append(text)
+        elif text in ")}":
+            if not open_ or {"(": ")", "{": "}"}[open_.pop()] != text:
+                wrong.append(f"{text} closes nothing")
+        elif kind == "word" and not text.startswith("stanchion_") and text not in {"up", "Inf"}:
+            known = SETS | GROUPING | (FUNCTIONS if after in ("(", "by") else LABELS)
+            if text not in known:
+                wrong.append(f"unknown word {text}")
+        if kind == "range" and not re.search(rf"(?:{'|'.join(OVER_TIME)})\([^()]*$", _until(read, position)):
+            wrong.append(f"{text} outside a function over time")
+        ends = before[0] in ("string", "number", "range") or before[1] in (")", "}")
+        begins = kind == "number" or text.startswith("stanchion_")
+        if ends and begins and not _is_grouping(read, position):
+            wrong.append(f"no operator between {before[1]} and {text}")
+        if before[0] == kind == "op" and text != "-":
+            wrong.append(f"{before[1]} and {text} in a row")
+        before = (kind, text)
+    return wrong + [f"{one} is never closed" for one in open_]
+
+
+def _until(read: list[tuple[str, str]], position: int) -> str:
+    return "".join(text for _, text in read[:position])
+
+
+def _is_grouping(read: list[tuple[str, str]], position: int) -> bool:
+    """Whether the bracket that has just closed belongs to `by (...)`, `on (...)` or `group_left (...)`."""
+    before = _until(read, position)
+    return re.search(rf"(?:{'|'.join(GROUPING)})\([^()]*\)$", before) is not None
+
+
+def selects(selector: tuple[str, str], series: list[tuple[str, Mapping[str, str]]]) -> bool:
+    """Whether any series that was scraped is meant."""
+    name, braces = selector
+    matchers = MATCHER.findall(braces.replace("$job", JOB).replace("$rank", ".*"))
+    for found, labels in series:
+        if found == name and all(_fits(labels.get(label, ""), how, value) for label, how, value in matchers):
+            return True
+    return False
+
+
+def _fits(value: str, how: str, wanted: str) -> bool:
+    hit = re.fullmatch(wanted, value) is not None if "~" in how else value == wanted
+    return hit != how.startswith("!")
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Mapping[str, str]]]:
+    """Names and labels of a scrape of a job to which everything has happened once."""
+    root = tmp_path_factory.mktemp("live")
+    job = WrittenJob(root / "demo-1a2b" / "scratch" / "pretrain")
+    job.step(1, device_memory_bytes=10**9)
+    job.saved(1)
+    with serving(root, port=0) as port:
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+    job.close()
+    samples = [one for family in text_string_to_metric_families(answer) for one in family.samples]
+    return [*((one.name, one.labels) for one in samples), ("up", {"job": "stanchion"})]
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def expressions() -> list[tuple[str, str]]:
+    """Every expression that is shipped: where, and what."""
+    found = [(rule["alert"], rule["expr"]) for rule in alerts()]
+    for path in BOARDS:
+        board = json.loads(path.read_text())
+        for panel in board["panels"]:
+            found += [(f"{path.stem}: {panel['title']}", one["expr"]) for one in panel.get("targets", [])]
+        found += [(f"{path.stem}: {one['name']}", one["expr"]) for one in board["annotations"]["list"]]
+        for one in board["templating"]["list"]:
+            if one["type"] == "query":
+                named = re.fullmatch(r"label_values\((.+), (\w+)\)", one["definition"])
+                assert named is not None, one["definition"]
+                assert named[2] in LABELS
+                found.append((f"{path.stem}: ${one['name']}", named[1]))
+    return found
+
+
+@pytest.mark.parametrize(("where", "expression"), expressions(), ids=[where for where, _ in expressions()])
+def test_every_expression_is_sound_and_all_it_selects_is_in_a_live_scrape(
+    where: str, expression: str, live: list[tuple[str, Mapping[str, str]]]
+) -> None:
+    assert unsound(expression) == []
+    chosen = SELECTOR.findall(expression)
+    assert chosen, "selects nothing"
+    if where == "StanchionSilentCorruption":
+        assert {labels.get("kind") for _, labels in live} >= {"corruption", "replica_divergence"}
+    assert [one for one in chosen if not selects(one, live)] == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("sum by (job) (rate(stanchion_steps_total[5m])", "never closed"),
+        ("stanchion_step > > 3", "in a row"),
+        ("rate(x) 3", "unknown word x"),
+        ("stanchion_step[5m] > 3", "outside a function"),
+        ("summ(stanchion_step)", "unknown word summ"),
+        ("max by (jobb) (stanchion_step)", "unknown word jobb"),
+        ("(stanchion_step) 3", "no operator"),
+    ],
+)
+def test_an_expression_that_is_not_sound_is_seen(expression: str, said: str) -> None:
+    assert any(said in one for one in unsound(expression)), unsound(expression)
+
+
+def test_what_a_live_job_does_not_export_is_selected_by_nothing(
+    live: list[tuple[str, Mapping[str, str]]],
+) -> None:
+    assert selects(("stanchion_loss", '{job="$job"}'), live)
+    assert not selects(("stanchion_los", ""), live)
+    assert not selects(("stanchion_phase_seconds_total", '{phase="foward"}'), live)
+
+
+def test_every_alert_has_a_runbook_that_says_what_it_means_where_to_look_and_what_to_do() -> None:
+    found = alerts()
+    assert len({rule["alert"] for rule in found}) == len(found) >= 8
+    for rule in found:
+        assert rule["labels"]["severity"] in ("page", "ticket"), rule["alert"]
+        assert re.fullmatch(r"\d+[smh]", rule["for"]), rule["alert"]
+        assert rule["annotations"]["summary"]
+        runbook = rule["annotations"]["runbook"]
+        assert re.search(r"^Means: .+^Look first: .+^Do: .+", runbook, re.S | re.M), rule["alert"]
+        used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        assert used <= LABELS
+
+
+def test_prometheus_is_told_to_keep_our_labels_and_loads_the_rules() -> None:
+    config = yaml.safe_load((INFRA / "prometheus" / "prometheus.yml").read_text())
+    (scrape,) = config["scrape_configs"]
+    assert scrape["honor_labels"] is True, "the label `job` would be the scraper's"
+    assert scrape["job_name"] == "stanchion", "as the alert of a dead exporter has it"
+    assert config["rule_files"] == [RULES.name]
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=[path.stem for path in BOARDS])
+def test_a_dashboard_is_one_that_grafana_loads(path: Path) -> None:
+    board = json.loads(path.read_text())
+    assert re.fullmatch(r"[a-z-]{3,40}", board["uid"])
+    assert board["schemaVersion"] >= 36
+    numbers = [panel["id"] for panel in board["panels"]]
+    assert len(set(numbers)) == len(numbers)
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24
+        assert not cells & taken, f"{panel['title']} lies over another panel"
+        taken |= cells
+        if panel["type"] != "row":
+            assert panel["description"], panel["title"]
+            assert panel["datasource"]["uid"] == "${datasource}"
+            assert len({one["refId"] for one in panel["targets"]}) == len(panel["targets"])
+    other = {json.loads(one.read_text())["uid"] for one in BOARDS}
+    assert all(link["url"].split("?")[0].removeprefix("/d/") in other for link in board["links"])
+
+
+def test_infra_holds_data_and_no_python() -> None:
+    assert list(INFRA.rglob("*.py")) == []

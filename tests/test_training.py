@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families as families
 
 from components import storage
 from components.checkpoints import manifest, state
@@ -24,6 +26,7 @@ from components.data.stream import PADDING, TokenStream
 from components.errors import ConfigError, ShardIntegrityError
 from components.jobs import Rank
 from components.observability import events
+from components.observability.metrics.exporter import serving
 from components.parallelism import zero
 from components.records import Artifact, Record
 from components.reliability.faults import Drill
@@ -489,6 +492,26 @@ def test_the_flow_survives_a_killed_rank_and_does_nothing_the_second_time(
     assert checkpoint.digest == manifest.digest(Path(checkpoint.url))
     assert open_checkpoint(checkpoint.url).manifest.step == 80
     assert pretrain(run, profile).ended_at == record.ended_at, "not run again"
+    scraped_of_the_whole(tmp_path / "runs", record)
+
+
+def scraped_of_the_whole(runs: Path, record: Record) -> None:
+    """What an exporter tells of that job, from the folder that its ranks and supervisor wrote."""
+    with serving(runs, port=0) as port:
+        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+    told = {(one.name, *sorted(one.labels.items())): one.value for f in families(page) for one in f.samples}
+    job = ("job", f"{record.run_id}/pretrain")
+    assert told["stanchion_job_running", job] == told["stanchion_job_failed", job] == 0
+    assert told["stanchion_restarts_total", job] == 1
+    assert told["stanchion_incidents_total", job, ("kind", "crash")] == 1
+    assert told["stanchion_checkpoint_step", job] == 80
+    for rank in (("rank", "0"), ("rank", "1")):
+        assert told["stanchion_step", job, rank] == 80
+        assert told["stanchion_steps_total", job, rank] in (88, 89, 90)  # killed at 50, again from 40
+        assert 0 < told["stanchion_mfu_ratio", job, rank] < 1
+    causes = {dict(key[1:])["cause"]: value for key, value in told.items() if "goodput" in key[0]}
+    assert causes == pytest.approx(record.metrics["goodput"], abs=0.01)
+    assert sum(causes.values()) == pytest.approx(record.metrics["job_seconds"], rel=0.01)
 
 
 def small_run() -> Run:

@@ -130,9 +130,8 @@ def _of_ranks(jobs: Iterable[WatchedJob]) -> list[Metric]:
 
 
 def _of_jobs(jobs: Iterable[WatchedJob]) -> list[Metric]:
-    gauges = {
-        one: GaugeMetricFamily(*one, labels=["job"]) for one in (names.RUNNING, names.FAILED, names.RANKS)
-    }
+    now = (names.RUNNING, names.FAILED, names.RANKS, names.EXPECTED)
+    gauges = {one: GaugeMetricFamily(*one, labels=["job"]) for one in now}
     saved = {
         names.HELD_OUT: ("evaluate", "held_out_loss"),
         names.SAVED_STEP: ("checkpoint", "step"),
@@ -147,11 +146,7 @@ def _of_jobs(jobs: Iterable[WatchedJob]) -> list[Metric]:
     goodput = GaugeMetricFamily(*names.GOODPUT, labels=["job", "cause"])
     for job in jobs:
         key = [job.name]
-        for one, value in (
-            (names.RUNNING, job.runs),
-            (names.FAILED, job.failed),
-            (names.RANKS, len(job.beats)),
-        ):
+        for one, value in zip(now, (job.runs, job.failed, len(job.beats), job.expected), strict=True):
             gauges[one].add_metric(key, value)
         for one, (kind, field) in saved.items():
             if kind in job.last:
@@ -159,8 +154,8 @@ def _of_jobs(jobs: Iterable[WatchedJob]) -> list[Metric]:
         counters[names.RESTARTS].add_metric(key, job.restarts)
         for one, kind in counted.items():
             counters[one].add_metric(key, job.counts[kind])
-        for kind, count in job.faults.items():
-            incidents.add_metric([*key, kind], count)
+        for kind in dict.fromkeys([*names.KINDS, *job.faults]):
+            incidents.add_metric([*key, kind], job.faults.get(kind, 0))
         for cause, seconds in job.goodput().items():
             goodput.add_metric([*key, cause], seconds)
     return [*gauges.values(), *told.values(), *counters.values(), incidents, goodput]

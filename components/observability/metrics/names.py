@@ -28,7 +28,13 @@ WAITS = ("stanchion_communication_seconds", "Part of those in which the rank wai
 RUNNING = ("stanchion_job_running", "1 while an attempt runs")
 FAILED = ("stanchion_job_failed", "1 when the last attempt was ended by a fault and none has begun since")
 RANKS = ("stanchion_ranks", "Ranks that have beaten in this attempt")
+EXPECTED = ("stanchion_expected_ranks", "Ranks that the supervisor has launched in this attempt")
 INCIDENTS = ("stanchion_incidents", "What the supervisor has found, by kind")
+KINDS = (
+    *("stall", "collective_mismatch", "crash", "corruption", "replica_divergence", "bad_gradient"),
+    *("loss_spike", "straggler", "straggler_over", "data_stall", "preemption", "capacity"),
+)
+"""Told as 0 before the first one: a counter that begins at 1 has not increased, as Prometheus sees it."""
 RESTARTS = ("stanchion_restarts", "Attempts begun after one that a fault had ended")
 SKIPPED = ("stanchion_skipped_steps", "Steps whose gradient was kept from the optimizer")
 GOODPUT = ("stanchion_goodput_seconds", "Wall time of the job by cause; all causes sum to it")

@@ -61,6 +61,8 @@ class WatchedJob:
         self.faults: dict[str, int] = defaultdict(int)
         self.windows: list[Window] = []
         self.restarts = 0
+        self.expected = 0
+        """Ranks that the supervisor has launched last; 0 before any."""
         self._launched: float | None = None
         self._ledger: list[Event] = []
         self._account: dict[str, float] = {}
@@ -88,7 +90,7 @@ class WatchedJob:
             self.faults[str(event["fault"])] += 1
         elif event["kind"] == "launched":
             self.restarts += bool(self.windows) and self.windows[-1].fault is not None
-            self._launched = float(event["at"])
+            self._launched, self.expected = float(event["at"]), int(event["processes"])
         elif event["kind"] == "ended" and self._launched is not None:
             self.windows.append(Window(self._launched, float(event["at"]), event["fault"]))
             self._launched = None
