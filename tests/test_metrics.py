@@ -386,7 +386,7 @@ def test_what_a_live_job_does_not_export_is_selected_by_nothing(
 ) -> None:
     assert selects(("stanchion_loss", '{job="$job"}'), live)
     assert not selects(("stanchion_los", ""), live)
-    assert not selects(("stanchion_phase_seconds_total", '{phase="foward"}'), live)
+    assert not selects(("stanchion_phase_seconds_total", '{phase="inference"}'), live)
 
 
 def test_every_alert_has_a_runbook_that_says_what_it_means_where_to_look_and_what_to_do() -> None:
