@@ -42,7 +42,8 @@ from components.plugins import load, name_of
 from components.records import Artifact, Fault
 from components.reliability import heartbeat
 from components.reliability.finding import FIRST, Attempt
-from components.reliability.supervisor import Outcome, supervise
+from components.reliability.ledger import Outcome
+from components.reliability.supervisor import supervise
 from components.reliability.watchdog import Limits
 from components.study import Allowed, Event, Scale, Side, Span, Study
 from components.training.config import Training

@@ -38,7 +38,8 @@ from components.records import Artifact, Fault
 from components.reliability.config import Reliability
 from components.reliability.faults import Drill, struck_at
 from components.reliability.finding import Attempt
-from components.reliability.supervisor import Outcome, supervise
+from components.reliability.ledger import Outcome
+from components.reliability.supervisor import supervise
 from components.reliability.watchdog import Limits
 from components.study import Allowed, Event, Scale, Side, Span, Study
 from components.training.config import Training

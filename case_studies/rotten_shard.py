@@ -49,7 +49,8 @@ from components.errors import JobFailed, ShardIntegrityError, StanchionError
 from components.jobs import Job
 from components.launchers import local
 from components.records import Artifact, Fault
-from components.reliability.supervisor import Outcome, supervise
+from components.reliability.ledger import Outcome
+from components.reliability.supervisor import supervise
 from components.reliability.watchdog import Limits
 from components.study import Allowed, Event, Scale, Side, Span, Study
 from components.training.config import Training

@@ -22,7 +22,8 @@ from components.reliability import goodput
 from components.reliability.config import Reliability
 from components.reliability.finding import Attempt
 from components.reliability.heartbeat import Beat
-from components.reliability.supervisor import Outcome, supervise
+from components.reliability.ledger import Outcome
+from components.reliability.supervisor import supervise
 
 UPDATE_SECONDS = 2.0
 SPEAK_SECONDS = 20.0

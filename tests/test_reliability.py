@@ -21,7 +21,8 @@ from components.reliability.evidence import Evidence
 from components.reliability.faults import Drill
 from components.reliability.finding import Attempt, Detector, Finding, Sight
 from components.reliability.heartbeat import Beat, Heartbeat
-from components.reliability.supervisor import Outcome, supervise
+from components.reliability.ledger import Outcome
+from components.reliability.supervisor import supervise
 from components.reliability.watchdog import Limits, Watchdog
 
 ROOT = Path(__file__).parent.parent

@@ -26,7 +26,8 @@ from components.reliability.config import DETECTORS, Reliability
 from components.reliability.faults import Drill, struck_at
 from components.reliability.finding import Attempt
 from components.reliability.heartbeat import Beat
-from components.reliability.supervisor import Outcome, supervise
+from components.reliability.ledger import Outcome
+from components.reliability.supervisor import supervise
 from components.training.config import Training
 from components.training.job import job_for
 
@@ -48,10 +49,12 @@ class Place:
     """In how many steps running."""
     more: int
     """Steps that the job has after the strike."""
+    settings: dict[str, Any]
+    """What else the kind lets choose."""
 
 
 def watched() -> Reliability:
-    """As shipped, with every detector; only the pause before a restart is left out."""
+    """As shipped, with every detector; only the pause before a restart is none."""
     found = Reliability.model_validate({"detectors": {name: {} for name in names(DETECTORS)}})
     return found.model_copy(update={"limits": found.limits.model_copy(update={"backoff_seconds": 0.0})})
 
@@ -66,6 +69,7 @@ class Trial:
             checkpoint_every=saved_every,
             evaluate_every=saved_every,
             held_out_sequences=8,
+            compare_replicas_every=1,
         )
         self.folder, self.run = folder / name, Run(name=name, model=MODEL, training=training)
         self.shards = Artifact(name="shards", url=str(folder / "data"), digest="")
@@ -113,9 +117,11 @@ def drilled(folder: Path, name: str, place: Place) -> dict[str, Any]:
         step=place.step,
         phase=place.phase,
         steps=place.steps,
+        settings=place.settings,
         once=str(trial.marker),
     )
     trial.folder.mkdir(parents=True)
+    started = time.monotonic()
     try:
         outcome, error = trial.supervised(), ""
     except JobError as failed:
@@ -129,6 +135,7 @@ def drilled(folder: Path, name: str, place: Place) -> dict[str, Any]:
         "error": error,
         "restarts": outcome.restarts,
         "last_step": outcome.result["step"],
+        "seconds": round(time.monotonic() - started, 1),
         "recovered": outcome.result["step"] == total and all(one.recovered for one in outcome.faults),
     }
 

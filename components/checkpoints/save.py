@@ -90,7 +90,7 @@ class Saver:
         scratch: Path,
         tokenizer: Path,
         config: Config,
-        waits: Waits = nullcontext,
+        waits: Waits = lambda phase: nullcontext(),
     ) -> None:
         self.folder, self.scratch, self.config = folder, scratch, config
         self._waits = waits

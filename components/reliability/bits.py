@@ -21,4 +21,4 @@ def flip(tensor: torch.Tensor, index: int, bit: int) -> None:
 
 def highest_exponent_bit(tensor: torch.Tensor) -> int:
     """The one that makes an ordinary number as large as its format can hold."""
-    return 8 * tensor.element_size() - 2
+    return int(8 * tensor.element_size() - 2)

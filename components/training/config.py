@@ -113,8 +113,8 @@ class Training(Config):
     """Sequences of the fixed held-out batch."""
 
     timeout_seconds: float = Field(default=900.0, gt=0)
-    """Longest wait for other ranks in one collective; then it is an error, not a hang. It knows no culprit, so
-    it is longer than every limit of the watchdog: `components/reliability/timeouts.py`."""
+    """Longest wait for other ranks in one collective; then it is an error, not a hang. Such an error names
+    nobody, so this is longer than every limit of the watchdog: `components/reliability/timeouts.py`."""
 
     def batch_size_per_rank(self, ranks: int) -> int:
         """Sequences of a step that each rank computes; ConfigError where they would not be equally many."""
