@@ -225,9 +225,7 @@ def job(tmp_path: Path) -> Callable[..., Job]:
     [
         ("skip", 2, "collective_mismatch", "rank 1 calls all_reduce"),
         ("op", 3, "collective_mismatch", "rank 1 calls broadcast"),
-        ("shape", 3, "collective_mismatch", "rank 1 calls all_reduce"),
         ("gil", 2, "stall", "rank 1 alone does not answer"),
-        ("stop", 2, "stall", "rank 1 alone does not answer"),
     ],
 )
 def test_real_ranks_that_part_in_a_collective_are_named_and_the_job_goes_on(
@@ -242,6 +240,12 @@ def test_real_ranks_that_part_in_a_collective_are_named_and_the_job_goes_on(
     assert "The last collective of every rank" in page
     kept = [path.read_text().splitlines() for path in (bundle / "flight").iterdir()]
     assert {json.loads(lines[0])["op"] for lines in kept} == {"all_reduce"}
+    verdict = json.loads((bundle / "collectives.json").read_text())
+    if kind == "collective_mismatch":
+        assert (verdict["parted"]["kind"], verdict["parted"]["ranks"]) == ("mismatch", [1])
+    else:
+        assert (verdict["silent"], list(verdict["last"])) == ([1], ["0"])
+    assert (bundle / "summary.md").stat().st_mtime - fault.at.timestamp() < 5.0
 
 
 def test_a_job_that_parts_each_time_ends_with_the_call_in_its_error(

@@ -27,6 +27,11 @@ class Evidence:
     cut: Cut | None = None
     """Whom the network no longer reaches."""
 
+    @property
+    def parted(self) -> Parting | None:
+        """Where ranks parted in their collectives; None when all are in step, or nothing is known."""
+        return collectives.parting(self.calls) or collectives.ended(self.calls, self.aborted)
+
 
 def gather(beats: Sequence[Beat], folder: Path) -> Evidence:
     """Ask every rank of the job in `folder`; a few seconds at most."""
@@ -63,7 +68,7 @@ def explained(finding: Finding, evidence: Evidence) -> Finding:
         return finding
     if finding.kind == "stall" and evidence.cut is not None:
         return _by_network(finding, evidence.cut)
-    parted = collectives.parting(evidence.calls) or collectives.ended(evidence.calls, evidence.aborted)
+    parted = evidence.parted
     if parted is None:
         return _by_silence(finding, evidence)
     if parted.kind == "mismatch":

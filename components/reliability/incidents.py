@@ -5,6 +5,7 @@ stacks/           the Python stack of every rank       beats.json        where e
 events.jsonl      the last events of every rank        environment.json  variables that matter, no secrets
 flight/           the last collectives of every rank   log.txt           the end of the log
 finding.json      what was found, and on what figures
+collectives.json  where ranks parted in their collectives, and the last call of each
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from components import storage
 from components.jobs import Job
@@ -66,12 +68,24 @@ def write(incident: Incident, evidence: Evidence) -> Path:
     for rank, calls in evidence.calls.items():
         text = "".join(json.dumps(asdict(call)) + "\n" for call in calls)
         storage.write_text(str(folder / "flight" / f"rank-{rank:05d}.jsonl"), text)
+    storage.write_json(str(folder / "collectives.json"), collectives_of(evidence))
     storage.write_json(str(folder / "beats.json"), [asdict(beat) for beat in incident.beats])
     storage.write_text(str(folder / "events.jsonl"), _last_events(incident))
     storage.write_json(str(folder / "environment.json"), environment(incident.job.environment))
     storage.write_text(str(folder / "log.txt"), incident.log + "\n")
     storage.write_text(str(folder / "summary.md"), summary(incident, evidence))
     return folder
+
+
+def collectives_of(evidence: Evidence) -> dict[str, Any]:
+    """For programs: the verdict of the comparison, the last call of each rank, and who gave no answer."""
+    last = {rank: calls[-1] for rank, calls in evidence.calls.items() if calls} | evidence.aborted
+    return {
+        "parted": asdict(evidence.parted) if evidence.parted else None,
+        "last": {str(rank): asdict(call) for rank, call in sorted(last.items())},
+        "silent": evidence.silent,
+        "cut": asdict(evidence.cut) if evidence.cut else None,
+    }
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
