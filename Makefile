@@ -15,7 +15,7 @@ PROFILE ?= laptop
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix docs bench bench-data bench-checkpoint prove serve clean lock
+.PHONY: help setup demo test check fix docs bench bench-data bench-checkpoint bench-telemetry prove serve clean lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,6 +55,9 @@ bench-data: setup | $(UV) ## Race our loader against its peers, each in its own 
 
 bench-checkpoint: setup ## Time what training waits for when it saves, against DeepSpeed and torch DCP
 	$(BIN)/python -m case_studies.benchmarks.checkpoints
+
+bench-telemetry: setup ## Time what beats, phases, waits and events cost a step of bare DeepSpeed
+	$(BIN)/python -m case_studies.benchmarks.telemetry
 
 serve: setup ## Start a Prefect server, a worker and all deployments; Ctrl-C ends them
 	$(BIN)/python -m flows._serve

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from case_studies.benchmarks import telemetry
+from components.config import Run
 from components.jobs import Rank
 from components.observability import readings
+from components.records import Artifact
 from components.reliability import heartbeat
 from components.reliability.goodput import Window, account
 from components.training.communication import CLOCK
@@ -151,3 +154,26 @@ def test_what_a_save_held_training_up_is_a_cause_of_loss_of_its_own() -> None:
     assert spent["checkpoint"] == pytest.approx(0.7)
     assert spent["useful"] == pytest.approx(1.0), "waits are part of the phases and are not counted again"
     assert sum(spent.values()) == pytest.approx(4.0)
+
+
+def test_the_cost_of_telemetry_is_the_median_of_ratios_within_rounds_with_its_interval() -> None:
+    one = telemetry.ratio([0.01] * 50 + [0.02] * 2 + [9.0] * 3)
+    assert one == {"median": 0.01, "low": 0.01, "high": 0.01}, "a few busy moments move nothing"
+    wide = telemetry.ratio([-0.1, 0.1] * 20)
+    assert wide["low"] < 0 < wide["high"]
+
+
+@pytest.mark.slow
+def test_bare_steps_and_told_ones_take_turns_on_one_engine(small_shards: Path, tmp_path: Path) -> None:
+    small = {"hidden_size": 32, "num_layers": 1, "intermediate_size": 64, "context_length": 64}
+    run = Run(model=small, training={"held_out_sequences": 4})
+    shards = Artifact(name="shards", url=str(small_shards), digest="0" * 64)
+    found = telemetry.measured(tmp_path, run=run, rounds=4, shards=shards)
+    assert found["world_size"] == 2
+    assert all(seconds > 0 for seconds in found["step_seconds"].values())
+    assert found["holds"] == (found["over_bare"]["telemetry"]["wall"]["median"] <= 0.02)
+    assert 300 < found["event_bytes"] < 700, "a told step has its event, whatever side told it"
+    assert found["seconds_alone"] < 0.002
+    assert list(tmp_path.iterdir()) == []
+    machine = {"processor": "two cores"}
+    assert "telemetry" in telemetry.drawn({**found, "machine": machine, "commit": "", "at": "2026-12-03"})
