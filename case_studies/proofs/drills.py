@@ -7,12 +7,13 @@ new row here by existing.
 Measured, by the clock of the one machine: **detection** from the moment the fault strikes (the rank itself
 writes it down) until the look of the supervisor that found it, against the larger of three median steps of
 that run and two seconds; for faults that only make a rank slow, in steps, since a few slow steps are no
-fault. **Culprit**: the rank that the first finding names. **Bundle** from that look until the incident's page
-is written. **Recovery** from there until every rank steps again. And in two jobs that nothing strikes, one of
-them beside processes that take both cores: alarms.
+fault, and those of a slow rank are slow on all. **Culprit**: the rank that the first finding names.
+**Bundle** from that look until the incident's page is written. **Recovery** from there until every rank steps
+again. And in two jobs that nothing strikes, one of them beside processes that take both cores: alarms.
 
 Ranks are forked from a warm process, see `_forked`, so recovery is without the seconds of imports that a
-restart under torchrun takes; the pause before a restart is set to nothing.
+restart under torchrun takes; the pause before a restart is none, and replicas are compared in every step
+instead of every 50.
 """
 
 from __future__ import annotations
@@ -35,52 +36,65 @@ logger = logging.getLogger(__name__)
 
 TITLE = "Every fault is found in time and blamed on the right rank"
 PHASES = ("data", "forward", "backward", "optimizer")
-STEPS = range(8, 16)
+STEPS = range(7, 13)
 """In which a fault may strike: the pace of the run is known by then, and there is a checkpoint."""
-BAR_SECONDS, BAR_STEPS, BUNDLE_SECONDS, RIGHT_SHARE = 2.0, 20, 5.0, 0.95
-BAR_MEDIANS = 3
-IN_DATA = {"failing_storage", "slow_storage"}
-"""They strike where storage is read."""
-IN_STEPS = {"slow_rank", "slow_storage"}
-"""They only make a rank slow, for as long as is looked for them; detection is counted in steps."""
-HEALTHY = (("quiet", 1000, 20, 0), ("loaded", 400, 8, 2))
-"""Name, steps, checkpoints, and busy processes beside."""
+BAR_SECONDS, BAR_MEDIANS, BUNDLE_SECONDS, RIGHT_SHARE = 2.0, 3, 5.0, 0.95
+BAR_SLOW_STEPS = 10
+"""In which a rank is slow, and is to be found, where that is all that is wrong."""
+SETTINGS: dict[str, dict[str, float]] = {
+    "slow_rank": {"seconds": 0.3},
+    "slow_storage": {"seconds": 0.1, "lasts": 6.0},
+}
+"""Kinds that only make a rank slow, and how slow: a few times as slow as it was."""
+WHERE = {
+    "failing_storage": ("data",),
+    "slow_storage": ("data",),
+    "slow_rank": ("data", "forward"),
+}
+"""Where storage is read, and where no rank waits for another; all other kinds in any phase of a step."""
+LATER = {"flipped_gradient": range(18, 22)}
+"""What is told from how large gradients were before."""
+RANKS = {"partition": (3, 4)}
+"""Of two ranks the link between them has two ends, and either may be to blame; all others on 2, 3 or 4."""
+NOT_HERE = {"poisoned_batch": "its finding is a loss that all ranks share, and names none; see `loss_spike`"}
+HEALTHY = {
+    "quiet": {"steps": 1000, "saves": 20, "busy": 0},
+    "loaded": {"steps": 400, "saves": 8, "busy": 2},
+}
+"""Steps, checkpoints, and processes beside that take a core each."""
 
 
-def prove(*, seed: int = 0, count: int = 20) -> dict[str, Any]:
-    """Every kind that many times, then the healthy jobs; in a process of its own, which may fork."""
+def prove(*, seed: int = 0, count: int = 20, kinds: Sequence[str] = ()) -> dict[str, Any]:
+    """Every kind that many times, then the healthy jobs; in a process of its own, which may fork.
+
+    Of named kinds the drills alone.
+    """
     with tempfile.TemporaryDirectory() as name:
-        return _forked.runner(__spec__.name, name, str(seed), str(count))
+        return _forked.runner(__spec__.name, name, str(seed), str(count), *kinds)
 
 
-def run(
-    folder: Path, seed: int, count: int, kinds: Sequence[str] = (), jobs: Sequence[Any] = HEALTHY
-) -> dict[str, Any]:
+def run(folder: Path, seed: int, count: int, *named: str) -> dict[str, Any]:
     """All of it, in this process."""
     _forked.warm_up()
     _data.make_real_in_pieces(folder / "data")
-    draw = random.Random(seed)
-    plan = [place_of(kind, draw) for _ in range(count) for kind in kinds or names(KINDS)]
+    draw, kinds = random.Random(seed), named or [kind for kind in names(KINDS) if kind not in NOT_HERE]
     journal = []
-    for number, place in enumerate(plan):
+    for number, place in enumerate([place_of(kind, draw) for _ in range(count) for kind in kinds]):
         journal.append(drilled(folder, f"drill-{number:04d}", place))
         logger.info("%s", _told(journal[-1]))
-    by_kind = {
-        kind: summary([one for one in journal if one["kind"] == kind]) for kind in kinds or names(KINDS)
-    }
-    calm = {
-        name: healthy(folder, name, steps=steps, saves=saves, busy=busy) for name, steps, saves, busy in jobs
-    }
+    by_kind = {kind: summary([one for one in journal if one["kind"] == kind]) for kind in kinds}
+    calm = {} if named else {name: healthy(folder, name, **how) for name, how in HEALTHY.items()}
     quiet = all(not job["alarms"] for job in calm.values())
     return {
         "holds": quiet and all(kind["holds"] for kind in by_kind.values()),
         "drills": len(journal),
         "bars": {
             "detection": f"the larger of {BAR_MEDIANS} median steps and {BAR_SECONDS:g} s",
-            "detection_of_slowness_steps": BAR_STEPS,
+            "detection_of_slowness_steps": BAR_SLOW_STEPS,
             "right_share": RIGHT_SHARE,
             "bundle_seconds": BUNDLE_SECONDS,
         },
+        "not_drilled": NOT_HERE,
         "by_kind": by_kind,
         "healthy": calm,
         "journal": journal,
@@ -89,18 +103,16 @@ def run(
 
 def place_of(kind: str, draw: random.Random) -> Place:
     """Drawn, as far as the kind leaves it open."""
-    ranks, slow = draw.choice((2, 3, 4)), kind in IN_STEPS
-    phase = point_of(kind) or ("data" if kind in IN_DATA else draw.choice(PHASES))
-    if kind == "slow_rank":
-        phase = draw.choice(("data", "forward"))  # in the others all ranks wait for each other
+    ranks, slow, point = draw.choice(RANKS.get(kind, (2, 3, 4))), kind in SETTINGS, point_of(kind)
     return Place(
         kind=kind,
         ranks=ranks,
         rank=draw.randrange(ranks),
-        step=draw.choice(STEPS),
-        phase=phase,
-        steps=BAR_STEPS if slow else 1,
-        more=BAR_STEPS + 2 if slow else 3,
+        step=draw.choice(LATER.get(kind, STEPS)),
+        phase=point or draw.choice(WHERE.get(kind, PHASES)),
+        steps=BAR_SLOW_STEPS if slow else 1,
+        more=BAR_SLOW_STEPS + 1 if slow else 3,
+        settings=SETTINGS.get(kind, {}),
     )
 
 
@@ -133,8 +145,8 @@ def summary(journal: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def in_time(one: dict[str, Any]) -> bool:
     """Whether a drill was found within its bar."""
-    if one["kind"] in IN_STEPS:
-        return bool(one["steps_to_detect"] <= BAR_STEPS)
+    if one["kind"] in SETTINGS:
+        return bool(one["steps_to_detect"] <= BAR_SLOW_STEPS)
     bar = max(BAR_MEDIANS * one["median_step_seconds"], BAR_SECONDS)
     return bool(one["seconds_to_detect"] <= bar)
 
@@ -162,4 +174,4 @@ def _told(one: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    _forked.answer(run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    _forked.answer(run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]))
