@@ -347,7 +347,7 @@ def fault(
 
     if show or not kind:
         for name, what in live_faults.kinds().items():
-            print(f"{name:<16}{'live  ' if live_faults.signal_of(name) else 'drill '}{what}")
+            print(f"{name:<23}{'live  ' if live_faults.signal_of(name) else 'drill '}{what}")
         return 0
     if job:
         beat = live_faults.strike(kind, Path(job), rank=rank, after_step=after)
