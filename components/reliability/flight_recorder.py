@@ -164,8 +164,9 @@ def last_words(log: str) -> Collective | None:
         return None
     for thread in re.split(r"\n(?=Thread 0x|Current thread 0x)", log):
         frames = [found.groupdict() for found in STACK.finditer(thread)]
-        if frames and "distributed_c10d" in frames[0]["filename"]:
-            return Collective("", 0, frames[0]["name"], "", "", _place(frames))
+        inner = [n for n, frame in enumerate(frames[:2]) if "distributed_c10d" in frame["filename"]]
+        if inner:  # one frame further in, where a clock of ours stands around the wait
+            return Collective("", 0, frames[inner[0]]["name"], "", "", _place(frames[inner[0] :]))
     return None
 
 
