@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from components.data.left_out import Ranges
 from components.data.order import BLOCK_ITEMS, VERSION
 from components.data.packing import Config as Packing
 from components.errors import ConfigError
@@ -25,13 +26,15 @@ class Position(Config):
     sequence_length: int
     packing: Packing
     mixture: dict[str, float]
+    left_out: Ranges = ()
+    """Batches that were passed over, or will be: those of a loss spike. No part of what must be the same."""
     block_items: int = BLOCK_ITEMS
     """Sequences that are mixed with each other."""
     order_version: int = VERSION
 
     @property
     def step(self) -> int:
-        """The batch to go on with."""
+        """Batches that were handed out, which is the step to go on with; see `left_out.batch_of`."""
         return self.samples_consumed // self.batch_size
 
     def refuse_another(self, other: Position) -> None:
@@ -47,4 +50,4 @@ class Position(Config):
             )
 
     def _order(self) -> dict[str, Any]:
-        return self.model_dump(exclude={"samples_consumed"})
+        return self.model_dump(exclude={"samples_consumed", "left_out"})

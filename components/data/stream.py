@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from components.data import mixture as mixtures
 from components.data import packing as packings
 from components.data.document import Document
+from components.data.left_out import Ranges, batch_of
 from components.data.manifest import Shard
 from components.data.order import BLOCK_ITEMS, Order
 from components.data.packing import Piece, Plan
@@ -89,10 +90,12 @@ class TokenStream:
         packing: packings.Config = packings.Config(),  # noqa: B008 - frozen
         mixture: Mapping[str, float] | None = None,
         drop: Drop | None = None,
+        left_out: Ranges = (),
         block_items: int = BLOCK_ITEMS,
     ) -> None:
         self.reader, self.split, self.drop = reader, split, drop
         self.sequence_length, self.batch_size, self.seed = sequence_length, batch_size, seed
+        self.left_out = left_out
         self.packing, self.mixture, self.block_items = packing, dict(mixture or {}), block_items
         self._refuse_unknown_names()
         counts = mixtures.counts_per_batch(mixture, batch_size) if mixture else {"": batch_size}
@@ -116,7 +119,8 @@ class TokenStream:
 
     def epochs(self, step: int) -> dict[str, float]:
         """How often each source was gone through before a step."""
-        return {name: step * part.rows / len(part.order) for name, part in self._parts.items()}
+        read = self.number(step)
+        return {name: read * part.rows / len(part.order) for name, part in self._parts.items()}
 
     @property
     def waste(self) -> packings.Waste:
@@ -139,10 +143,14 @@ class TokenStream:
             self._fill(slots[place], documents[place], self.origin(step, rank * share + place))
         return self._batch(slots, documents)
 
+    def number(self, step: int) -> int:
+        """Which batch of the order a step trains on: its own number, but for those that are left out."""
+        return batch_of(step, self.left_out)
+
     def origin(self, step: int, row: int) -> Origin:
         """Where a row of the global batch of a step comes from; reads no sample."""
         name, turn = self._rows[row]
-        return self._parts[name].origin(step, turn, name)
+        return self._parts[name].origin(self.number(step), turn, name)
 
     def position(self, step: int) -> Position:
         """What a checkpoint keeps to go on with the batch of this step."""
@@ -155,6 +163,7 @@ class TokenStream:
             sequence_length=self.sequence_length,
             packing=self.packing,
             mixture=self.mixture,
+            left_out=self.left_out,
             block_items=self.block_items,
         )
 

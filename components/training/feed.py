@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from components.data.left_out import Ranges, batch_of, joined
 from components.data.loader import Loader
 from components.data.mending.quarantine import Quarantine, table
 from components.data.position import Position
@@ -29,13 +30,22 @@ class Fed(NamedTuple):
     """That count in the loss."""
     tokens: int
     """Inputs that are no padding."""
+    number: int
+    """Of the batch in the order, counted from 0."""
 
 
 class Feed:
     """The train split of a data set, read by URL; `start` it at a step, then `next()`."""
 
     def __init__(
-        self, rank: Rank, shards: str, training: Training, *, sequence_length: int, seed: int
+        self,
+        rank: Rank,
+        shards: str,
+        training: Training,
+        *,
+        sequence_length: int,
+        seed: int,
+        left_out: Ranges = (),
     ) -> None:
         self.rank, self.training = rank, training
         self.tokens_seen = 0
@@ -54,13 +64,16 @@ class Feed:
             packing=training.packing,
             mixture=training.mixture,
             drop=quarantine.drop if quarantine else None,
+            left_out=joined((), left_out),
         )
         self.slots = training.batch_size * sequence_length
         """Inputs of a global batch, padding included."""
         self.loader = self._loader(0)
 
     def start(self, position: Position, tokens_seen: int) -> None:
-        """Go on where a checkpoint was."""
+        """Go on where a checkpoint was, with what it leaves out; what this job adds to that lies ahead."""
+        ahead = batch_of(position.step, position.left_out)
+        self.stream.left_out = joined(position.left_out, self.stream.left_out, since=ahead)
         self.loader, self.tokens_seen = self._loader(position.step), tokens_seen
 
     @property
@@ -70,12 +83,13 @@ class Feed:
 
     def next(self) -> Fed:
         """The batch of the next step; all ranks call it together."""
+        number = self.stream.number(self.position.step)
         batch = next(self.loader)
         targets, tokens = self.slots, self.slots
         if self.uneven:
             targets, tokens = map(int, engines.sums_over_ranks(batch.num_targets, batch.num_tokens))
         self.tokens_seen += tokens
-        return Fed(batch, targets, tokens)
+        return Fed(batch, targets, tokens, number)
 
     def figures(self) -> dict[str, Any]:
         """What the job was fed, from its very beginning, over all ranks."""
@@ -87,6 +101,7 @@ class Feed:
             "padded_share": 1 - self.tokens_seen / max(step * self.slots, 1),
             "epochs": {name or ALL: done for name, done in self.stream.epochs(step).items()},
             "rows_per_batch": {name or ALL: rows for name, rows in self.stream.rows_per_batch.items()},
+            "left_out_batches": self.stream.number(step) - step,
             "dropped_samples": sum(row["kind"] == "sample" for row in found),
         }
 

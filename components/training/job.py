@@ -11,6 +11,7 @@ from components.jobs import Job
 from components.plugins import load
 from components.records import Artifact, digest
 from components.reliability.finding import FIRST, Attempt
+from components.training.rewind import prepare
 
 
 def checkpoints_of(run: Run, profile: Profile) -> str:
@@ -32,6 +33,7 @@ def job_for(run: Run, profile: Profile, shards: Artifact, attempt: Attempt = FIR
     """One attempt: settings, processes, threads, and where to go on from."""
     folder, checkpoints = run_folder(run, profile), checkpoints_of(run, profile)
     chosen = run.model_dump(mode="json", include={"model", "training", "parallelism", "seed"})
+    left_out = prepare(checkpoints, attempt)
     resume_from = resumable(checkpoints, folder.scratch("resume"))
     retention.apply(checkpoints, profile.retention)
     settings = {
@@ -41,6 +43,7 @@ def job_for(run: Run, profile: Profile, shards: Artifact, attempt: Attempt = FIR
         "scratch": str(folder.scratch("pretrain-checkpoints")),
         "device": profile.devices.kind,
         "resume_from": resume_from,
+        "left_out": left_out,
         "config_digest": digest(chosen),
         "preemption": profile.reliability.preemption.model_dump(mode="json"),
     }

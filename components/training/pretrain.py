@@ -15,6 +15,7 @@ from components.checkpoints.manifest import HeldOut, Manifest
 from components.checkpoints.resume import resume
 from components.checkpoints.save import Saved, Saver
 from components.data import tokenizer
+from components.data.left_out import Ranges
 from components.data.stream import fixed_batch
 from components.errors import TrainingError
 from components.jobs import Rank, this_rank
@@ -55,6 +56,8 @@ class Settings(Config):
     device: str = "cpu"
     resume_from: str | None = None
     """A validated checkpoint to go on from."""
+    left_out: Ranges = ()
+    """Batches not to train on, beside those that the checkpoint leaves out."""
     config_digest: str = ""
     preemption: Preemption = Preemption()
 
@@ -78,7 +81,14 @@ class Trainer:
         settings, training = self.settings, self.settings.training
         batch_size_per_rank = training.batch_size_per_rank(self.rank.world_size)
         length = settings.model.context_length
-        self.feed = Feed(self.rank, settings.shards, training, sequence_length=length, seed=settings.seed)
+        self.feed = Feed(
+            self.rank,
+            settings.shards,
+            training,
+            sequence_length=length,
+            seed=settings.seed,
+            left_out=settings.left_out,
+        )
         self.data = self.feed.reader.manifest
         self.tokenizer = Path(settings.scratch) / "tokenizer"
         if self.rank.rank == 0:
@@ -169,7 +179,7 @@ class Trainer:
         training, ranks, step = self.settings.training, self.rank.world_size, self.step + 1
         with self.phases("data"):
             fed = self.feed.next()
-            self._drill("batch", fed.batch)
+            inject(self.rank.rank, fed.number + 1, "batch", fed.batch)  # bad data comes with its batch
         with self.phases("forward"):
             losses = batch_losses(self.engine, fed.batch, self.device, training.packing)
             even = not self.feed.uneven
@@ -198,6 +208,7 @@ class Trainer:
         self.rank.events.write(
             "step",
             step=step,
+            batch=fed.number,
             loss=mean,
             gradient_norm=self.guard.norm,
             learning_rate=rate,

@@ -110,6 +110,7 @@ def _stream(reader: Reader, order: TrainedOrder) -> TokenStream:
         seed=position.seed,
         packing=position.packing,
         mixture=position.mixture,
+        left_out=position.left_out,
         block_items=position.block_items,
     )
 
