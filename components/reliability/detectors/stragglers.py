@@ -2,6 +2,7 @@
 
 In synchronous training a slow rank makes all others wait inside collectives, so whole steps are equally long
 everywhere. Data and forward hold no collective under ZeRO 0-2: whoever is long there is the one waited for.
+A rank that is slow in backward alone is not found: there, waits and work are told apart too roughly.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Config(plugins.Config):
     """Times the median of the other ranks."""
     least_seconds: float = Field(default=0.02, ge=0)
     """Differences below this are noise, whatever the ratio."""
+    ends: bool = False
+    """Whether the attempt is ended, for a launcher that starts the next one on other machines."""
     least_share: float = Field(default=0.25, ge=0, lt=1)
     """Of a median step: a rank that keeps the others waiting for less is one whose turn on a shared core came
     late. In 1,400 healthy steps of two ranks on two crowded cores it was at most 0.21."""
@@ -82,7 +85,7 @@ class Stragglers:
             rank=rank,
             step=self.step,
             phase=phase,
-            ends=False,
+            ends=self.config.ends and not over,
             confidence="likely",
             advice="" if over else "Look at the load, clocks and disks of that rank's machine.",
             figures={"seconds": own, "others": usual},
