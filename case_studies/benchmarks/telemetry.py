@@ -35,7 +35,7 @@ from components.records import Artifact, git_commit
 from components.training.job import job_for
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "case_studies" / "results" / "benchmarks"
+RESULTS = ROOT / "case_studies" / "results" / "telemetry"
 RUN = Run(name="telemetry", data={"source": {"kind": "python_stdlib", "max_documents": 300}})
 MOST = 0.02
 """Of a step, that telemetry may cost."""

@@ -2,8 +2,8 @@
 
 The sides take turns in one process pair, on one engine and one stream of batches, so that whatever else the
 machine does hits all alike. `bare` is the loop of DeepSpeed's own examples. `telemetry` is that loop with
-beats, phases, waits, readout, the mean of the loss over ranks and the event. `trainer` is `_update` of
-pre-training: telemetry, and the guard that looks at every gradient.
+beats, phases, waits, readout and event. `trainer` is `_update` of pre-training: telemetry, and the guard that
+looks at every gradient, on whose one small collective the mean of the loss over ranks rides.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Sides:
             trainer.engine.backward(loss)
         with phases("optimizer"):
             norm = engines.step(trainer.engine, rate=self.rate)
-            mean = engines.mean_over_ranks(float(loss.item()))
+            own = float(loss.item())
         told = trainer.readout.of_step(fed.tokens)
         step = trainer.step + 1
         trainer.rank.events.write(
-            "step", step=step, loss=mean, gradient_norm=norm, learning_rate=self.rate, **told
+            "step", step=step, loss=own, gradient_norm=norm, learning_rate=self.rate, **told
         )
 
     def whole(self) -> None:
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def _alone(sides: Sides, times: int = 500) -> float:
-    """Seconds of a step's telemetry with nothing in the step, the mean of the loss left out: its own work."""
+    """Seconds of a step's telemetry with nothing in the step: its own work."""
     trainer = sides.trainer
     started = time.perf_counter()
     for _ in range(times):
@@ -134,7 +134,9 @@ def _alone(sides: Sides, times: int = 500) -> float:
 
 
 def _event_bytes(rank: Rank) -> float:
-    steps = [line for line in rank.folder.joinpath("events", "rank-00000.jsonl").open() if '"step"' in line]
+    steps = [
+        line for line in rank.folder.joinpath("events", "rank-00000.jsonl").open() if '"kind":"step"' in line
+    ]
     return sum(map(len, steps)) / len(steps)
 
 

@@ -71,18 +71,21 @@ class WatchedJob:
         self._tails = (events.Tail(logs, history=RECENT), events.Tail(logs, history=ALL, pattern=OF_RANK_0))
         self._journal = events.Tail(logs, history=ALL, pattern=journal.NAME)
 
-    def look(self) -> None:
-        """Take in the last beats and everything that was written since the look before."""
+    def look(self, since: float = 0.0) -> None:
+        """Take in the last beats and everything that was written since the look before; of a job without a
+        sign since that Unix time no more than the journal."""
         every, first = self._tails
         self.beats = heartbeat.read(self.folder / "beats")
+        for event in self._journal.new():
+            self._take_in(event)
+        if self.last_sign < since:
+            return
         for event in every.new():
             self.ranks[int(event["rank"])].take(event)
         for event in first.new():
             self.last[event["kind"]] = event
             self.counts[event["kind"]] += 1
             self._ledger.append({name: event[name] for name in LEDGER if name in event})
-        for event in self._journal.new():
-            self._take_in(event)
 
     def _take_in(self, event: Event) -> None:
         """What the supervisor did."""
