@@ -32,6 +32,7 @@ def main() -> int:
     logs.mkdir(parents=True, exist_ok=True)
     os.environ |= {"PREFECT_API_URL": API, "PREFECT_SERVER_UI_API_URL": API}
     os.environ.setdefault("PREFECT_WORKER_QUERY_SECONDS", "2")
+    os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")  # see _heartbeats
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     started: list[subprocess.Popen[bytes]] = []
@@ -42,6 +43,7 @@ def main() -> int:
         _wait_until_healthy(started[0], logs / "server.log")
         _prefect("work-pool", "create", "stanchion", "--type", "process", "--overwrite")
         _prefect("--no-prompt", "deploy", "--all")
+        _python("flows._heartbeats")
         started.append(_start(logs / "worker.log", "worker", "start", "--pool", "stanchion"))
         _say(f"Prefect UI  http://127.0.0.1:{PORT}")
         _say(f"logs        {logs}")
@@ -66,9 +68,13 @@ def _start(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def _prefect(*arguments: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "prefect", *arguments], capture_output=True, text=True)
+    _python("prefect", *arguments)
+
+
+def _python(module: str, *arguments: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"`prefect {' '.join(arguments)}` failed:\n{done.stdout}{done.stderr}")
+        sys.exit(f"`{module} {' '.join(arguments)}` failed:\n{done.stdout}{done.stderr}")
 
 
 def _wait_until_healthy(server: subprocess.Popen[bytes], log: Path) -> None:

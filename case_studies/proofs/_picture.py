@@ -70,6 +70,10 @@ def _figures(result: Result) -> str:
     if name == "failed_saves":
         failed = sum(case["failed_saves"] for case in found["cases"].values())
         return f"{len(found['cases'])} cases, {failed} failed saves, each with its step and cause"
+    if name == "cancelled_flows":
+        ends = [one for group in found["ends"].values() for one in group]
+        last = max(one["seconds_to_last_process"] for one in ends)
+        return f"{len(ends)} runs ended, the last process of each gone within {last:.1f} s"
     if name == "reshape":
         fp32, bf16 = (found[precision]["worst"] for precision in ("fp32", "bf16"))
         order = found["bf16"]["between_uninterrupted_runs"]
