@@ -1,7 +1,7 @@
 """Six bad batches threw the loss up, and it took many times as long to come down again.
 
 Symptom: the loss, smooth for weeks, jumps within a few steps. Sometimes it comes down again, sometimes
-not; the run is worse for it either way, and whoever restarts it from the newest checkpoint restarts the spike.
+not; the run is worse for it either way, and a restart from the newest checkpoint restarts the spike.
 
 Timeline: a shard holds noise; its batches come up; their gradients, clipped to an ordinary norm, point
 nowhere; the weights are thrown off; a checkpoint is saved on top of it; good batches follow and have to teach
@@ -46,7 +46,7 @@ from components.training.job import job_for
 TITLE = "Six bad batches threw the loss up; a restart from before them, without them, did not see it"
 PATTERN = "Rewind-and-Skip"
 PATTERNS = ["Rewind-and-Skip", "Supervised Restart", "Validation Gate"]
-STEPS, SAVED_EVERY, FIRST_BAD, NUM_BAD = 64, 10, 45, 6
+STEPS, SAVED_EVERY, FIRST_BAD, NUM_BAD = 80, 10, 45, 6
 WINDOW, SUSTAINED, BEFORE, AFTER = 16, 3, 2, 8
 RUN = Run(
     name="loss-spike",

@@ -32,10 +32,10 @@ class Reliability(plugins.Config):
     Pre-training alone moves: what a rank of another stage draws depends on how many there are."""
 
     detectors: Annotated[dict[str, plugins.Config], ManyOf(DETECTORS)] = Field(
-        default={"rank_reports": {}}, validate_default=True
+        default={"rank_reports": {}, "loss_spikes": {}, "data_stalls": {}}, validate_default=True
     )
-    """By name, each with its settings; one file each in `components/reliability/detectors/`. By default only
-    what needs no threshold: the others were tried on made series, not yet on machines that ranks share."""
+    """By name, each with its settings; one file each in `components/reliability/detectors/`. By default those
+    that were quiet on every recording of healthy ranks; `stragglers` says why it is not among them."""
 
     def supply(self, allowed: Sequence[int] = ()) -> Supply:
         """What the supervisor asks before a job that can run with these numbers of ranks; none: only one."""

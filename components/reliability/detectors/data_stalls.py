@@ -1,4 +1,8 @@
-"""Data stalls: a rank that spends most of its steps waiting for data, and whether all ranks do."""
+"""Data stalls: a rank that spends most of its steps waiting for data, and whether all ranks do.
+
+Quiet on recordings of 3,000 healthy steps of two real ranks, idle and on crowded cores, where reading took
+about a hundredth of a step.
+"""
 
 from __future__ import annotations
 
