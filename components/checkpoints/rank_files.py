@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -86,10 +87,14 @@ def drop(snapshot: Snapshot, staged: Path, *, rank: int) -> None:
 
 
 def tell(report: Report, staged: Path) -> None:
-    """Let rank 0 know."""
+    """Let rank 0 know.
+
+    Rank 0 takes the folder away once it has read all reports, perhaps while the last one is being flushed.
+    """
     folder = reports_of(staged)
     folder.mkdir(parents=True, exist_ok=True)
-    storage.write_text(str(folder / f"{report.rank:05d}.json"), report.model_dump_json())
+    with suppress(FileNotFoundError):
+        storage.write_text(str(folder / f"{report.rank:05d}.json"), report.model_dump_json())
 
 
 def told(staged: Path, ranks: int) -> list[Report] | None:
