@@ -99,7 +99,8 @@ def drawn(found: dict[str, Any]) -> str:
             shade = colour("blue" if side == "telemetry" else "slate")
             axes.plot([one["low"], one["high"]], [row, row], color=shade, linewidth=3)
             axes.plot([one["median"]], [row], "o", color=shade, markersize=7)
-            axes.text(one["high"], row, f"  {one['median']:+.1f}", va="center", color=shade, size=SMALL)
+            clear = max(one["high"], 100 * found["most"])
+            axes.text(clear, row, f"  {one['median']:+.1f}", va="center", color=shade, size=SMALL)
         axes.axvline(100 * found["most"], color=colour("red"), linewidth=1, linestyle=(0, (4, 3)))
         axes.axvline(0, color=colour("ink"), linewidth=1)
         names = {"wall": "wall time", "cpu": "CPU time"}
