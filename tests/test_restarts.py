@@ -61,7 +61,7 @@ def test_steps_that_a_checkpoint_has_kept_refill_the_budget() -> None:
     [
         (crash(10, 1), "crash in step 10 of rank 1 came 2 times running"),
         (crash(10, 0), "no attempt got beyond step 10"),
-        (crash(8, 1), "what follows one rank in its node"),
+        (crash(8, 1), "what follows one rank is in its node"),
     ],
 )
 def test_the_same_fault_before_any_new_step_is_a_crash_loop(again: Ended, told: str) -> None:
