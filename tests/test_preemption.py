@@ -191,6 +191,7 @@ def test_a_new_attempt_starts_without_the_notice_of_the_one_before(rank: Rank) -
     assert not any((rank.folder / name).exists() for name in (NOTICE, HANDOVER, ENDING))
 
 
+@pytest.mark.slow
 def test_a_job_told_in_time_goes_on_with_fewer_ranks_and_no_sample_is_lost_or_repeated(
     small_shards: Path, tmp_path: Path
 ) -> None:
