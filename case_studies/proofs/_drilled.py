@@ -21,7 +21,7 @@ from components.errors import JobError
 from components.jobs import Job
 from components.observability import events
 from components.plugins import names
-from components.records import Artifact, Fault
+from components.records import Artifact
 from components.reliability.config import DETECTORS, Reliability
 from components.reliability.faults import Drill, struck_at
 from components.reliability.finding import Attempt
@@ -151,7 +151,7 @@ def _found(trial: Trial, outcome: Outcome, struck: float) -> dict[str, Any]:
     found = {"median_step_seconds": round(median, 3), "false_alarms": [one.detail for one in early]}
     if fault is None:
         return {**found, "detected": False}
-    at = trial.looked[1] if _ends_by_a_look(fault, outcome) else fault.at.timestamp()
+    at = trial.looked[1] if _ends_by_a_look(outcome) else fault.at.timestamp()
     known = {
         "detected": True,
         "finding": fault.kind,
@@ -166,9 +166,12 @@ def _found(trial: Trial, outcome: Outcome, struck: float) -> dict[str, Any]:
     return {**found, **known, **bundle}
 
 
-def _ends_by_a_look(fault: Fault, outcome: Outcome) -> bool:
-    """Whether the supervisor ended the job: it knew at its last look, and then gathered the evidence."""
-    return bool(outcome.incidents) and fault.kind != "crash"
+def _ends_by_a_look(outcome: Outcome) -> bool:
+    """Whether the supervisor ended the job: it knew at its last look, and then asked all ranks for stacks.
+
+    A job that ends by itself is known by that, and only what its ranks have left is read.
+    """
+    return any((Path(bundle) / "stacks").exists() for bundle in outcome.incidents[:1])
 
 
 def _bundle(folder: Path, known_at: float) -> dict[str, Any]:

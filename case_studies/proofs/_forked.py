@@ -38,7 +38,7 @@ from components.reliability.owned import die_with_parent
 
 AGENT_SECONDS = 0.1
 """Between two looks of torchrun's agent: so long the other ranks go on when one has ended."""
-GRACE_SECONDS = 0.5
+GRACE_SECONDS = 2.0
 """Between SIGTERM and SIGKILL."""
 ANSWER = "STANCHION_PROOF_ANSWER"
 """Variable with the file for what a runner has found."""

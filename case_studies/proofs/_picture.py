@@ -12,14 +12,16 @@ from components.observability.canvas import SMALL, WIDTH, colour
 ROW = 46
 HEAD = 58
 PANEL = 190
+DRILLS = 320
 Result = Mapping[str, Any]
 
 
 def draw(results: Sequence[Result]) -> str:
-    """A line for each claim; under them damage by kind of file, and how well blocks mix."""
+    """A line for each claim; under them damage by kind of file, how blocks mix, when faults are found."""
     known = {str(result["name"]): result for result in results}
     panels = [name for name in ("damage", "shuffle_quality") if name in known]
-    height = HEAD + ROW * len(results) + (PANEL + 40 if panels else 0) + 24
+    below = DRILLS + 40 if "drills" in known else 0
+    height = HEAD + ROW * len(results) + (PANEL + 40 if panels else 0) + below + 24
     with canvas.style("proofs"):
         figure = canvas.blank(WIDTH, height)
         held = sum(bool(result["holds"]) for result in results)
@@ -28,8 +30,11 @@ def draw(results: Sequence[Result]) -> str:
             _line(figure, result, 1 - (HEAD + ROW * place) / height, height)
         for place, name in enumerate(panels):
             left = (70 if place == 0 else WIDTH / 2 + 52) / WIDTH
-            axes = figure.add_axes((left, 62 / height, (WIDTH / 2 - 92) / WIDTH, (PANEL - 54) / height))
-            PANELS[name](axes, known[name]["figures"])
+            low, tall = (below + 62) / height, (PANEL - 54) / height
+            PANELS[name](figure.add_axes((left, low, (WIDTH / 2 - 92) / WIDTH, tall)), known[name]["figures"])
+        if below:
+            axes = figure.add_axes((150 / WIDTH, 62 / height, (WIDTH - 190) / WIDTH, (DRILLS - 54) / height))
+            _detection(axes, known["drills"]["figures"])
         _caption(figure, results, height)
         return canvas.svg(figure, "proofs", alone=True)
 
@@ -74,6 +79,12 @@ def _figures(result: Result) -> str:
         ends = [one for group in found["ends"].values() for one in group]
         last = max(one["seconds_to_last_process"] for one in ends)
         return f"{len(ends)} runs ended, the last process of each gone within {last:.1f} s"
+    if name == "drills":
+        kinds, calm = found["by_kind"].values(), found["healthy"].values()
+        right = sum(one["right"] for one in found["journal"] if one["detected"])
+        alarms = sum(len(one["alarms"]) for one in calm)
+        quiet = f"{alarms} alarms in {sum(one['steps'] for one in calm):,} healthy steps"
+        return f"{found['drills']} drills of {len(kinds)} kinds, {right} on the right rank; {quiet}"
     if name == "reshape":
         fp32, bf16 = (found[precision]["worst"] for precision in ("fp32", "bf16"))
         order = found["bf16"]["between_uninterrupted_runs"]
@@ -121,6 +132,30 @@ def _shuffle(axes: Any, found: Result) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xlabel("items in a block; lines: items in a shard", size=9)
     axes.set_title("Mixing, uniform is 1", loc="left", size=SMALL, color=colour("ink"))
+
+
+def _detection(axes: Any, found: Result) -> None:
+    """Every drill by its kind: seconds until it was found, or steps where it only made a rank slow."""
+    kinds = list(found["by_kind"])
+    for place, kind in enumerate(kinds):
+        drills = [one for one in found["journal"] if one["kind"] == kind and one["detected"]]
+        if kind in found["counted_in_steps"]:
+            _, usual, _ = found["by_kind"][kind]["steps_to_detect"]
+            axes.text(0.03, place, f"after {usual:g} slow steps", size=9, va="center", color=colour("muted"))
+            continue
+        for one in drills:
+            shade = colour("blue" if one["right"] else "red")
+            axes.plot(one["seconds_to_detect"], place, "o", color=shade, alpha=0.5, markersize=4)
+    bar = found["bars"]["seconds"]
+    axes.axvline(bar, color=colour("ink"), linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_yticks(range(len(kinds)), [kind.replace("_", " ") for kind in kinds], size=9)
+    axes.invert_yaxis()
+    axes.set_xlim(0, bar * 1.2)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(
+        "seconds from the strike to its detection; dashed: the bar; red: another rank named", size=9
+    )
+    axes.set_title("Faults in real ranks", loc="left", size=SMALL, color=colour("ink"))
 
 
 PANELS = {"damage": _damage, "shuffle_quality": _shuffle}

@@ -35,6 +35,8 @@ LAST = 512
 ANSWER_SECONDS = 2.0
 _asked: list[Callable[[], bool]] = []
 """At SIGTERM, whether it is a notice and no order to end."""
+_LEAVING = threading.Lock()
+"""A rank that ends of an error may be asked, or told to end, while it is writing already."""
 LIBRARY = re.compile(r"[/\\](torch|deepspeed)[/\\]|<frozen|[/\\](runpy|threading|contextlib)\.py$")
 
 
@@ -89,8 +91,9 @@ def leave(folder: Path, rank: int) -> None:
     path = folder / FOLDER / f"rank-{rank:05d}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps([asdict(call) for call in own()]))
-    part.replace(path)
+    with _LEAVING:
+        part.write_text(json.dumps([asdict(call) for call in own()]))
+        part.replace(path)
 
 
 def own() -> list[Collective]:
