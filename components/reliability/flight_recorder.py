@@ -151,6 +151,16 @@ def collect(pids: Mapping[int, int], folder: Path) -> dict[int, list[Collective]
     return read(folder, pids)
 
 
+def hear(pids: Mapping[int, int], folder: Path) -> None:
+    """Wait a moment for the records of ranks that end because another one has."""
+    deadline = time.monotonic() + ANSWER_SECONDS / 2
+    while time.monotonic() < deadline:
+        silent = [rank for rank, pid in pids.items() if not _file(folder, rank).exists()]
+        if not any(stacks.belongs(pids[rank], folder) for rank in silent):
+            return
+        time.sleep(0.02)
+
+
 def read(folder: Path, ranks: Iterable[int]) -> dict[int, list[Collective]]:
     """What ranks have left there."""
     found = {rank: _file(folder, rank) for rank in ranks}

@@ -179,6 +179,7 @@ class Watch:
     def _crash(self, code: int) -> Finding:
         """What the log of the rank says that the crash came from."""
         folder, beats = self.job.folder, heartbeat.read(self.job.folder / "beats")
+        flight_recorder.hear({beat.rank: beat.pid for beat in beats}, folder)
         logs = {beat.rank: evidence.log(folder, beat.rank) for beat in beats}
         told = flight_recorder.read(folder, logs)
         named = self._launcher_named()
