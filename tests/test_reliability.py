@@ -172,6 +172,17 @@ def test_a_process_beside_others_waits_for_a_core_and_one_that_sleeps_does_not()
             process.wait()
 
 
+def test_an_attempt_that_follows_knows_the_pace_after_its_first_step() -> None:
+    pace = paced(2).median_step
+    assert pace == pytest.approx(0.1)
+    dog = Watchdog(QUICK, 2, now=0.0, pace=pace)
+    dog.look(beats((21, "data"), (21, "data")), 5.0)
+    assert dog.limit("data") == QUICK.first_steps_seconds
+    dog.look(beats((22, "data"), (22, "data")), 5.1)
+    assert dog.limit("data") == QUICK.floor_seconds
+    assert dog.look(beats((22, "data"), (22, "forward")), 7.0) is not None
+
+
 def test_an_evaluation_may_last_a_few_times_the_longest_of_this_run() -> None:
     limits = Limits(rare_floor_seconds=1.0, rare_factor=5.0)
     dog, now = Watchdog(limits, 1, now=0.0), 0.0

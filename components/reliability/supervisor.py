@@ -53,14 +53,14 @@ def supervise(
     """
     limits = limits or Limits()
     launch = launch or load("components.launchers", name_of(launcher)).launch
-    ledger, attempt, restarts = Ledger(on_fault), FIRST, None
+    ledger, attempt, restarts, watch = Ledger(on_fault), FIRST, None, None
     with terminated_means_unwound():
         while True:
             attempt = replace(attempt, processes=supply.wait() if supply else None)
             job = job_for(attempt)
             restarts = restarts or Restarts(limits, seed=str(job.folder))
             launched = ledger.launches(job)
-            watch = Watch(job, launch(job, launcher), limits, ledger, on_progress, detectors, supply)
+            watch = Watch(job, launch(job, launcher), limits, ledger, on_progress, detectors, supply, watch)
             finding = watch.to_the_end()
             unplanned = finding is not None and finding.kind not in PLANNED
             ledger.over(Window(launched, time.time(), finding.kind if finding and unplanned else None))

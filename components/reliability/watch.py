@@ -57,10 +57,12 @@ class Watch:
         on_progress: OnProgress | None,
         detectors: MakeDetectors | None,
         supply: Supply | None,
+        before: Watch | None = None,
     ) -> None:
         self.job, self.handle, self.limits, self.ledger = job, handle, limits, ledger
         self.on_progress, self.supply = on_progress, supply
-        self.watchdog = Watchdog(limits, job.processes, time.monotonic())
+        pace = before.watchdog.median_step if before and before.job.processes == job.processes else None
+        self.watchdog = Watchdog(limits, job.processes, time.monotonic(), pace)
         self.core_wait = CoreWait(job.folder)
         self.detectors = list(detectors(job)) if detectors else []
         self.tail = events.Tail(job.folder / "events")

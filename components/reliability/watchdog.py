@@ -134,8 +134,9 @@ class _Place:
 class Watchdog:
     """Remembers where each rank was at the last look; times are seconds of any one clock."""
 
-    def __init__(self, limits: Limits, processes: int, now: float) -> None:
-        self.limits = limits
+    def __init__(self, limits: Limits, processes: int, now: float, pace: float | None = None) -> None:
+        """`pace`: seconds of a step in an attempt before, with as many ranks; then one step is enough."""
+        self.limits, self._pace = limits, pace
         absent = (Beat(rank, 0, 0, "start", 0.0) for rank in range(processes))
         self._places = {beat.rank: _Place(beat, now) for beat in absent}
         self._step_seconds: deque[float] = deque(maxlen=REMEMBERED_STEPS)
@@ -147,8 +148,9 @@ class Watchdog:
     @property
     def median_step(self) -> float | None:
         """Seconds of a step of this run; None before enough were seen."""
-        known = self._steps_seen >= self.limits.learn_steps
-        return statistics.median(self._step_seconds) if known else None
+        if self._steps_seen >= self.limits.learn_steps:
+            return statistics.median(self._step_seconds)
+        return max(self._pace, *self._step_seconds) if self._pace and self._step_seconds else None
 
     def look(
         self, beats: Sequence[Beat], now: float, core_wait: Mapping[int, float] = NOBODY
