@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from case_studies.proofs import drills
+from case_studies.proofs import _data, drills, killed_ranks
 from case_studies.proofs.drills import NOT_HERE, in_time, place_of, summary
 from components.plugins import names
 from components.reliability.faults import KINDS, Drill, point_of
@@ -74,3 +75,12 @@ def test_a_skipped_collective_and_a_flipped_bit_are_blamed_on_their_rank_and_men
         assert (one["culprit"], one["right"], one["confidence"]) == (one["rank"], True, "certain"), one
         assert one["stacks"] == one["records_of_collectives"] == one["ranks"], one
         assert (one["restarts"], one["recovered"], one["false_alarms"]) == (1, True, []), one
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_named_and_the_job_does_new_steps(tmp_path: Path) -> None:
+    _data.make_real_in_pieces(tmp_path / "data")
+    found = killed_ranks.killed(tmp_path, "kill", random.Random(3))
+    assert found["named"] == found["rank"]
+    assert found["seconds_to_detect"] < found["seconds_to_a_step"] <= found["seconds_to_a_new_step"]
+    assert 0 <= found["repeated_steps"] < 2 * killed_ranks.SAVED_EVERY

@@ -100,7 +100,7 @@ def drawn(found: dict[str, Any]) -> str:
             axes.plot([one["low"], one["high"]], [row, row], color=shade, linewidth=3)
             axes.plot([one["median"]], [row], "o", color=shade, markersize=7)
             clear = max(one["high"], 100 * found["most"])
-            axes.text(clear, row, f"  {one['median']:+.1f}", va="center", color=shade, size=SMALL)
+            axes.text(clear + 0.1, row, f"  {one['median']:+.1f}", va="center", color=shade, size=SMALL)
         axes.axvline(100 * found["most"], color=colour("red"), linewidth=1, linestyle=(0, (4, 3)))
         axes.axvline(0, color=colour("ink"), linewidth=1)
         names = {"wall": "wall time", "cpu": "CPU time"}

@@ -79,6 +79,9 @@ def _figures(result: Result) -> str:
         ends = [one for group in found["ends"].values() for one in group]
         last = max(one["seconds_to_last_process"] for one in ends)
         return f"{len(ends)} runs ended, the last process of each gone within {last:.1f} s"
+    if name == "killed_ranks":
+        _, usual, worst = found["seconds_to_a_new_step"]
+        return f"{found['kills']} kills: {usual:.1f} s at the median, at most {worst:.1f} s"
     if name == "drills":
         kinds, calm = found["by_kind"].values(), found["healthy"].values()
         right = sum(one["right"] for one in found["journal"] if one["detected"])
