@@ -46,7 +46,7 @@ docs: setup ## Regenerate the catalog in README.md
 bench: setup ## Run every case study and keep its figures and pictures in case_studies/results/
 	$(BIN)/stanchion case --all --keep --profile $(PROFILE)
 
-prove: setup ## Try every claim about data and checkpoints in full; figures in case_studies/results/proofs/
+prove: setup ## Try every claim about data, checkpoints and faults in full; figures in case_studies/results/proofs/
 	$(BIN)/python -m case_studies.proofs
 
 bench-data: setup | $(UV) ## Race our loader against its peers, each in its own environment; BENCH_DOCUMENTS=20000 is short
