@@ -52,7 +52,7 @@ class Config(plugins.Config):
     gpus_per_node: int = Field(default=0, ge=0)
     """Accelerators of one pod; 0 asks for none."""
 
-    rendezvous_seconds: int = Field(default=1200, ge=1)
+    rendezvous_seconds: int = Field(default=2400, ge=1)
     """How long a pod waits for the others at the start."""
 
     claim: str = "stanchion-runs"

@@ -48,7 +48,7 @@ class Config(plugins.Config):
     time_limit: str = Field(default="04:00:00", pattern=r"^(\d+-)?\d{1,2}:\d{2}:\d{2}$")
     """Longest run, as [days-]hours:minutes:seconds."""
 
-    rendezvous_seconds: int = Field(default=1200, ge=1)
+    rendezvous_seconds: int = Field(default=2400, ge=1)
     """How long a node waits for the others at the start."""
 
     python: str = sys.executable
