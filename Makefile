@@ -26,7 +26,7 @@ demo: setup ## Raw text to a served, scored model; prints where the report lies
 	$(BIN)/stanchion run end_to_end --profile $(PROFILE)
 
 test: setup ## Run the tests, a file at a time on up to four cores
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered
 
 check: setup ## Lint, types, layers, spelling, generated docs: exactly what CI checks
 	$(BIN)/ruff check .

@@ -46,6 +46,7 @@ from components.jobs import Job
 from components.launchers import local
 from components.records import Fault
 from components.reliability.faults import Drill
+from components.reliability.finding import Attempt
 from components.reliability.supervisor import supervise
 from components.reliability.watchdog import Limits
 from components.study import Allowed, Event, Scale, Side, Span, Study, hours_lost
@@ -334,11 +335,11 @@ def _later(healthy: dict[int, float], checkpoints: Path, wrong: Wrong) -> dict[s
 
 
 def _sealed_resume(
-    attempt: Callable[[int], Job], newest: str, profile: Profile, trained: float, before: Line
+    attempt: Callable[[Attempt], Job], newest: str, profile: Profile, trained: float, before: Line
 ) -> tuple[Side, dict[str, float], Fault]:
     """The same rotten checkpoint, by the way that every job of this platform resumes."""
     started = time.time()
-    job = attempt(1)  # looks for a checkpoint to go on from
+    job = attempt(Attempt(1))  # looks for a checkpoint to go on from
     refused = time.time() - started
     outcome = supervise(lambda _: job, profile.launcher, LIMITS)
     fell_back, ended = int(outcome.result["first_step"]), trained + refused + outcome.seconds

@@ -48,6 +48,8 @@ PLANNED = ("preemption", "capacity")
 class Watch:
     """One attempt, from its launch to its end."""
 
+    watchdog: Watchdog
+
     def __init__(
         self,
         job: Job,
