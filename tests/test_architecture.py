@@ -19,6 +19,7 @@ PLUGINS = {
     "components.gates": ("Config", "check"),
     "components.launchers": ("Config", "launch"),
     "components.alignment.rewards": ("Config", "score"),
+    "components.reliability.detectors": ("Config", "make"),
     "components.reliability.fault_kinds": ("Config", "strike"),
     "maturity.criteria": ("DIMENSION", "LEVEL", "RISK", "check"),
     "case_studies": ("RUN", "study", "EXPECT"),
