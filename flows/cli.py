@@ -102,6 +102,8 @@ def list_(what: str = "", where: str = "", /, *, profile: Where = "laptop") -> i
     print(_columns("profiles", profile_names()))
     for folder in ("data.sources", "parallelism", "gates", "alignment.rewards", "launchers"):
         print(_columns(folder.rpartition(".")[2], plugins.names(f"components.{folder}")))
+    for title, folder in (("detectors", "detectors"), ("faults", "fault_kinds")):
+        print(_columns(title, plugins.names(f"components.reliability.{folder}")))
     print(_columns("criteria", plugins.names("maturity.criteria")))
     print(_columns("runs", _runs(Profile.model_validate(profile).storage.root)))
     return 0
