@@ -34,7 +34,7 @@ from components.study import (
 )
 
 STUDIES = plugins.names("case_studies")
-DRAWN = 4
+DRAWN = 3
 SCALE = Scale(share=(0.1, 0.2), hours_without=(1, 2), hours_with=(0.1, 0.2), reasons="said so")
 
 

@@ -174,7 +174,7 @@ def found_by_groups(statistics: Statistics) -> dict[Rule, bool]:
     return {rule: all([next(found).success for _ in rule.of_groups]) for rule in RULES}
 
 
-@pytest.mark.parametrize("frames", [15, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("frames", [15, pytest.param(40, marks=pytest.mark.slow)])
 def test_rules_on_a_stream_and_the_suite_on_rows_and_groups_agree(frames: int) -> None:
     agreed, sound = agreeing(frames, seed=frames)
     assert agreed == frames

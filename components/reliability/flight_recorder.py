@@ -32,7 +32,7 @@ REQUEST = signal.SIGUSR2
 STACK = re.compile(r'File "(?P<filename>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 LAST = 512
 """Collectives that a rank tells of; a step has some dozens."""
-ANSWER_SECONDS = 2.0
+ANSWER_SECONDS = 3.0
 _asked: list[Callable[[], bool]] = []
 """At SIGTERM, whether it is a notice and no order to end."""
 _LEAVING = threading.Lock()
