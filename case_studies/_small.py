@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from components.jobs import Job
 from components.observability import events
 from components.plugins import load, name_of
 from components.records import Artifact, RunFolder
+from components.study import Span
 from components.training.config import Model
 from components.training.curve import by_step
 
@@ -38,6 +40,12 @@ def progress(job: Job, started: float, at: float = 0.0) -> Line:
     """Steps since `started` as rank 0 wrote them, on a clock that says `at` then."""
     steps = [event for event in events.read(job.folder / "events", "step", rank=0) if event["at"] >= started]
     return [(at + float(event["at"]) - started, float(event["step"])) for event in steps]
+
+
+def until(struck: float, line: Line) -> Iterator[Span]:
+    """From the launch to the fault, for a timeline."""
+    yield Span(start=0, end=line[0][0], state="starting", text="starts")
+    yield Span(start=line[0][0], end=struck, state="healthy", text="trains")
 
 
 def losses(job: Job) -> dict[int, float]:

@@ -26,12 +26,11 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from case_studies._small import DATA, MODEL, Line, make_shards, placed, progress
+from case_studies._small import DATA, MODEL, make_shards, placed, progress, until
 from components import storage
 from components.config import Profile, Run
 from components.data.reader import Reader
@@ -199,7 +198,7 @@ def _without(profile: Profile, shards: Artifact, parting: Parting) -> tuple[Side
     side = Side(
         summary=f"All {alive} ranks were alive and none moved. The error that came at last: `{errors[-1]}`.",
         spans=[
-            *_until(stood, line),
+            *until(stood, line),
             Span(start=stood, end=ended - started, state="harmed", text="waits, green"),
         ],
         events=[
@@ -266,7 +265,7 @@ def _with(profile: Profile, shards: Artifact, parting: Parting) -> tuple[Side, d
     side = Side(
         summary=f"{fault.detail[0].upper()}{fault.detail[1:]}.",
         spans=[
-            *_until(stood, line),
+            *until(stood, line),
             Span(start=stood, end=detected, state="harmed"),
             Span(start=detected, end=recovered, state="recovering", text="restarts, mended"),
             Span(start=recovered, end=ended, state="healthy", text="trains"),
@@ -329,9 +328,3 @@ def _alive(job: Job) -> list[int]:
     import psutil
 
     return [beat.pid for beat in heartbeat.read(job.folder / "beats") if psutil.pid_exists(beat.pid)]
-
-
-def _until(stood: float, line: Line) -> Iterator[Span]:
-    """From the launch until nothing moves."""
-    yield Span(start=0, end=line[0][0], state="starting", text="starts")
-    yield Span(start=line[0][0], end=stood, state="healthy", text="trains")

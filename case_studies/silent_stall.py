@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from case_studies._small import DATA, MODEL, make_shards, placed, progress
+from case_studies._small import DATA, MODEL, make_shards, placed, progress, until
 from components import storage
 from components.config import Profile, Run
 from components.errors import StanchionError
@@ -152,7 +152,7 @@ def _without(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, di
     side = Side(
         summary=f"All {len(after)} ranks were in the process table, none had ended, no log held an error.",
         spans=[
-            *_until(struck - started, steps := progress(job, started)),
+            *until(struck - started, steps := progress(job, started)),
             Span(start=struck - started, end=time.time() - started, state="harmed", text="stands still"),
         ],
         events=[
@@ -185,7 +185,7 @@ def _with(profile: Profile, shards: Artifact, folder: Path) -> tuple[Side, dict[
     side = Side(
         summary=f"{fault.detail}. The stacks were kept, the tree was ended, the job went on by itself.",
         spans=[
-            *_until(struck, steps := progress(jobs[-1], started)),
+            *until(struck, steps := progress(jobs[-1], started)),
             Span(start=struck, end=detected, state="harmed"),
             Span(start=detected, end=recovered, state="recovering", text="restarts"),
             Span(start=recovered, end=ended, state="healthy", text="trains"),
@@ -233,12 +233,3 @@ def _wait_for(marker: Path, handle: Handle) -> float:
 def _processes_of(job: Job) -> int:
     """Ranks of the job that are still there."""
     return sum(psutil.pid_exists(beat.pid) for beat in heartbeat.read(job.folder / "beats"))
-
-
-def _until(struck: float, steps: list[tuple[float, float]]) -> list[Span]:
-    """From the launch to the fault."""
-    first = steps[0][0]
-    return [
-        Span(start=0, end=first, state="starting", text="starts"),
-        Span(start=first, end=struck, state="healthy", text="trains"),
-    ]

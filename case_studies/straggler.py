@@ -22,13 +22,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from case_studies._small import DATA, MODEL, Line, make_shards, placed, progress
+from case_studies._small import DATA, MODEL, make_shards, placed, progress, until
 from components.config import Profile, Run
 from components.errors import StanchionError
 from components.jobs import Job
@@ -231,7 +230,7 @@ def _unseen(blind: Tried, numbers: dict[str, float]) -> Side:
         summary=f"Tokens a second fell to {numbers['tokens a second, share of healthy']:.0%}; the steps of "
         "both ranks were equally long, and no alarm was raised.",
         spans=[
-            *_until(blind.struck, line),
+            *until(blind.struck, line),
             Span(start=blind.struck, end=blind.ended, state="harmed", text="slow on every rank"),
         ],
         events=[
@@ -249,7 +248,7 @@ def _named(seen: Tried, fault: Fault) -> Side:
     return Side(
         summary=f"{fault.detail[0].upper()}{fault.detail[1:]}. The attempt was ended and went on without it.",
         spans=[
-            *_until(seen.struck, line),
+            *until(seen.struck, line),
             Span(start=seen.struck, end=named, state="harmed"),
             Span(start=named, end=recovered, state="recovering", text="restarts"),
             Span(start=recovered, end=seen.ended, state="healthy", text="trains"),
@@ -261,9 +260,3 @@ def _named(seen: Tried, fault: Fault) -> Side:
         ],
         progress=line,
     )
-
-
-def _until(struck: float, line: Line) -> Iterator[Span]:
-    """From the launch to the fault."""
-    yield Span(start=0, end=line[0][0], state="starting", text="starts")
-    yield Span(start=line[0][0], end=struck, state="healthy", text="trains")

@@ -14,17 +14,15 @@ import argparse
 import logging
 import shutil
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from case_studies.benchmarks._jobs import result_of
 from components import quiet, storage
 from components.data import tokenizer
-from components.errors import StanchionError
 from components.jobs import Job
-from components.launchers import local
 from components.observability import canvas
 from components.observability.canvas import SMALL, colour
 from components.observability.provenance import machine, versions
@@ -66,7 +64,7 @@ def measured(folder: Path, *, model: dict[str, int], vocabulary: int, rounds: in
         "place": str(place),
         "tokenizer": str(place),
     }
-    result = _run(Job("save", "case_studies.benchmarks.save_ranks", settings, place / "job", 2))
+    result = result_of(Job("save", "case_studies.benchmarks.save_ranks", settings, place / "job", 2))
     shutil.rmtree(place)
     first, *counted = result.pop("rounds")
     share = median(one["stanchion"]["stalled"] / one["deepspeed"]["stalled"] for one in counted)
@@ -110,19 +108,6 @@ def drawn(found: dict[str, Any]) -> str:
         told = f"{found['machine']['processor']}, {found['commit'] or 'no commit'}, {found['at'][:10]}"
         axes.figure.text(4 / canvas.WIDTH, 8 / height, told, size=SMALL, color=colour("muted"))
         return canvas.svg(axes.figure, "checkpoints", alone=True)
-
-
-def _run(job: Job) -> dict[str, Any]:
-    job.prepare()
-    handle = local.launch(job, local.Config())
-    try:
-        while (code := handle.poll()) is None:
-            time.sleep(0.5)
-    finally:
-        handle.stop()
-    if code:
-        raise StanchionError(f"saving failed with exit code {code}:\n{handle.log_tail()}")
-    return job.result()
 
 
 def _middle(rounds: list[dict[str, Any]], name: str) -> dict[str, float]:

@@ -15,19 +15,17 @@ import logging
 import random
 import shutil
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from case_studies._small import make_shards, placed
+from case_studies.benchmarks._jobs import result_of
 from case_studies.benchmarks.telemetry_ranks import SIDES
 from components import quiet, storage
 from components.config import Profile, Run
-from components.errors import StanchionError
 from components.jobs import Job
-from components.launchers import local
 from components.observability import canvas
 from components.observability.canvas import SMALL, colour
 from components.observability.provenance import machine, versions
@@ -52,7 +50,7 @@ def measured(folder: Path, *, run: Run, rounds: int, shards: Artifact | None = N
     job = job_for(run, profile, shards or make_shards(run, profile))
     settings = {**job.settings, "rounds": rounds}
     target = "case_studies.benchmarks.telemetry_ranks"
-    result = _run(Job("telemetry", target, settings, place / "job", profile.processes))
+    result = result_of(Job("telemetry", target, settings, place / "job", profile.processes))
     shutil.rmtree(place)
     kept = result.pop("rounds")
     over = {
@@ -111,18 +109,6 @@ def drawn(found: dict[str, Any]) -> str:
         told = f"{found['machine']['processor']}, {found['commit'] or 'no commit'}, {found['at'][:10]}"
         axes.figure.text(4 / canvas.WIDTH, 8 / height, told, size=SMALL, color=colour("muted"))
         return canvas.svg(axes.figure, "telemetry", alone=True)
-
-
-def _run(job: Job) -> dict[str, Any]:
-    handle = local.launch(job, local.Config())
-    try:
-        while (code := handle.poll()) is None:
-            time.sleep(0.5)
-    finally:
-        handle.stop()
-    if code:
-        raise StanchionError(f"training failed with exit code {code}:\n{handle.log_tail()}")
-    return job.result()
 
 
 def main() -> int:

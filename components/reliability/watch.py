@@ -110,7 +110,7 @@ class Watch:
             notice.kind,
             f"{notice.why}; all ranks {saved}",
             step=handover.step,
-            seconds=0.0,
+            seconds=0.0,  # a notice is known when it is heard, and the fault counts from there
             advice="nothing, unless it took longer than the grace period.",
             figures={"seconds_to_save": handover.seconds},
         )

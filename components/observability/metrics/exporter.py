@@ -8,8 +8,8 @@ Answer: ranks append a line a step; one process outside reads what is new when i
 telling of a job that hangs, has crashed or is over.
 Trade-off: the exporter must see the job's folder, and a figure is as old as the rank's last step.
 
-Cost at 1,024 ranks, on one core: 13,400 series, 1 MB, 0.14 CPU-seconds a scrape, 0.34 where each rank has
-done 15 steps since the last one. A rank has a series a metric and one a phase, a job one a kind or cause.
+A rank has a series a metric and one a phase, a job one a kind or cause: at 1,024 ranks a scrape stays below
+2 MB (`tests/test_metrics.py`). How long it took to read is a metric of its own.
 """
 
 from __future__ import annotations

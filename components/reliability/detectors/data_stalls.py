@@ -1,8 +1,4 @@
-"""Data stalls: a rank that spends most of its steps waiting for data, and whether all ranks do.
-
-Quiet on recordings of 3,000 healthy steps of two real ranks, idle and on crowded cores, where reading took
-about a hundredth of a step.
-"""
+"""Data stalls: a rank that spends most of its steps waiting for data, and whether all ranks do."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ batches that came with it, see `components.training.rewind`. PaLM met about 20 s
 steps for each and left out 200 to 500 batches.
 
 `tell` is the default: to go back is right when data and state of the weights made the spike together, and
-wasted when the learning rate did. Quiet on the curves at hand: the demo's 1,000 steps of pre-training and 300
-of fine-tuning, and 1,950 of other healthy runs. What it finds is in the case study `loss_spike`.
+wasted when the learning rate did. What it finds is in the case study `loss_spike`.
 
 Pattern: Rewind-and-Skip
 Problem: a few batches throw the loss up; it comes back late or never, and a restart meets the same batches.

@@ -4,10 +4,8 @@ In synchronous training a slow rank makes all others wait inside collectives, so
 everywhere. Data and forward hold no collective under ZeRO 0-2: whoever is long there is the one waited for.
 A rank that is slow in backward alone is not found: there, waits and work are told apart too roughly.
 
-Replayed on recordings of two real ranks on two cores: nobody named in 2,400 healthy steps, of which 400
-beside other load; with one rank's forward pass stretched to three times, named 6 to 13 steps later. In 550
-steps of jobs that were preempted on a crowded machine two ranks were named for a few steps. So a profile has
-to ask for it, and should where each rank has cores or a device of its own.
+On two cores that others want as well it has named healthy ranks for a few steps. So a profile has to ask for
+it, and should where each rank has cores or a device of its own. What it finds: case study `straggler`.
 """
 
 from __future__ import annotations
@@ -36,8 +34,8 @@ class Config(plugins.Config):
     ends: bool = False
     """Whether the attempt is ended, for a launcher that starts the next one on other machines."""
     least_share: float = Field(default=0.35, ge=0, lt=1)
-    """Of a median step: a rank that keeps the others waiting for less is one whose turn on a shared core came
-    late. Of two healthy ranks on two cores it was at most 0.21, and 0.27 with ten others who wanted them."""
+    """Of a median step: a rank that keeps the others waiting for less may be one whose turn on a shared
+    core came late."""
 
 
 class Stragglers:
