@@ -85,3 +85,15 @@ def test_whatever_happens_the_causes_sum_to_the_wall_time(seed: int) -> None:
     spent = account(windows, events)
     assert sum(spent.values()) == pytest.approx(windows[-1].ended - windows[0].launched, rel=1e-6)
     assert all(seconds >= -1e-9 for seconds in spent.values())
+
+
+def test_updates_of_a_policy_are_steps_and_writing_its_samples_is_work() -> None:
+    updates = [step(number, 10.0 + number, rollout=0.05) | {"kind": "update"} for number in range(1, 6)]
+    spent = account([Window(0.0, 16.0)], updates)
+    assert spent["useful"] == pytest.approx(5 * 0.85)
+    assert spent["start"] == pytest.approx(10.05)
+    assert sum(spent.values()) == pytest.approx(16.0)
+
+
+def test_a_job_that_trains_nothing_is_not_called_useless() -> None:
+    assert told(account([Window(0.0, 16.0)], [])) == "16 s without a training step"

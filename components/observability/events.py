@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+STEPS = ("step", "update")
+"""Kinds that say that a training step is done: of a loss, and of a policy."""
+
 
 class EventLog:
     """Append-only log of one rank: `events/rank-00000.jsonl`."""

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from components.observability.events import STEPS
+
 CAUSES = (
     "useful",
     "start",
@@ -31,7 +33,7 @@ CAUSES = (
 )
 """`start`: launch to the first step. `repeated`: steps that were lost and done again. `detection`: from the
 last step of an attempt that failed to its end. `restart`: between attempts. `ending`: after the last step."""
-WORK = ("forward", "backward", "optimizer")
+WORK = ("rollout", "forward", "backward", "optimizer")
 SAVING = ("snapshot", "flush", "checkpoint")
 Event = Mapping[str, Any]
 
@@ -49,7 +51,7 @@ class Window:
 def account(windows: Sequence[Window], events: Sequence[Event]) -> dict[str, float]:
     """Seconds by cause, of all attempts and what lies between; they sum to the time from first to last."""
     spent = dict.fromkeys(CAUSES, 0.0)
-    last = {int(event["step"]): float(event["at"]) for event in events if event["kind"] == "step"}
+    last = {int(event["step"]): float(event["at"]) for event in events if event["kind"] in STEPS}
     for before, after in zip([None, *windows], windows, strict=False):
         if before is not None:
             spent["restart"] += after.launched - before.ended
@@ -60,7 +62,9 @@ def account(windows: Sequence[Window], events: Sequence[Event]) -> dict[str, flo
 
 
 def told(spent: Mapping[str, float]) -> str:
-    """For a log line: `62% of 41 s were useful steps; start 12.1 s, other 2.0 s`."""
+    """For a log line: `62% of 41 s were useful steps; start 12.1 s, other 2.0 s`. Not every job trains."""
+    if not spent["useful"] and not spent["repeated"]:
+        return f"{sum(spent.values()):.0f} s without a training step"
     lost = sorted(((cause, spent[cause]) for cause in spent if cause != "useful"), key=lambda one: -one[1])
     most = ", ".join(f"{cause} {seconds:.1f} s" for cause, seconds in lost[:4] if seconds >= 0.05)
     whole = f"{100 * share_useful(spent):.0f}% of {sum(spent.values()):.0f} s were useful steps"
@@ -80,7 +84,7 @@ def _of_attempt(
     at, begun = window.launched, False
     for event in sorted(events, key=lambda event: float(event["at"])):
         until = float(event["at"])
-        if event["kind"] == "step":
+        if event["kind"] in STEPS:
             seconds: Mapping[str, float] = event.get("seconds", {})
             if not begun:
                 inside = min(sum(seconds.values()), until - at)

@@ -121,8 +121,9 @@ class Watch:
     def ended(self, finding: Finding, launched: float) -> Ended:
         """How far the attempt came that was launched at that Unix time."""
         beats = heartbeat.read(self.job.folder / "beats")
-        steps = events.read(self.job.folder / "events", "step", rank=0)
-        first = next((int(event["step"]) for event in steps if event["at"] >= launched), None)
+        known = events.read(self.job.folder / "events", rank=0)
+        steps = (one for one in known if one["kind"] in events.STEPS and one["at"] >= launched)
+        first = next((int(event["step"]) for event in steps), None)
         furthest = min((beat.step for beat in beats), default=0) if len(beats) == self.job.processes else 0
         return Ended(finding, time.monotonic(), first, furthest)
 

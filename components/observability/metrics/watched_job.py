@@ -39,7 +39,7 @@ class WatchedRank:
 
     def take(self, event: Event) -> None:
         """One more of its events."""
-        if event["kind"] in ("step", "update"):
+        if event["kind"] in events.STEPS:
             self.step = event
             self.steps += 1
         for phase, spent in (event.get("seconds") or {}).items():
